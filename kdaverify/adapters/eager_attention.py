@@ -85,7 +85,7 @@ def _merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tens
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    declared = {"name": name, "dtypes": ("fp32", "bf16", "fp16"), "contract": "online-strict"}
+    declared = {"name": name, "dtypes": ("fp32", "bf16", "fp16"), "contract": "math-fp32"}
     return operator_kernel(op, function, {**declared, **options}, FRAMEWORKS["torch"])
 
 

@@ -61,6 +61,13 @@ SHIPPED: Final[Mapping[str, str]] = {
     "emulated:ascend_v2": "kdaverify.adapters.emulated:ASCEND_V2",
     "emulated:ascend_v3": "kdaverify.adapters.emulated:ASCEND_V3",
     "emulated:triton_npu_state": "kdaverify.adapters.emulated:TRITON_NPU_STATE",
+    "emulated:flashmla_seesaw": "kdaverify.adapters.emulated_attention:SEESAW",
+    "emulated:flashmla_seesaw_splits": "kdaverify.adapters.emulated_attention:SEESAW_SPLITS",
+    "emulated:flashmla_turned_round": "kdaverify.adapters.emulated_attention:TURNED_ROUND",
+    "emulated:flashmla_one_factor": "kdaverify.adapters.emulated_attention:ONE_FACTOR",
+    "emulated:flashmla_normalised": "kdaverify.adapters.emulated_attention:NORMALISED",
+    "emulated:flashmla_unguarded": "kdaverify.adapters.emulated_attention:UNGUARDED",
+    "emulated:flashmla_clamped": "kdaverify.adapters.emulated_attention:CLAMPED",
 }
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")

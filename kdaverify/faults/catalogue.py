@@ -27,6 +27,7 @@ from kdaverify.faults import (
     wy,
 )
 from kdaverify.faults.adapter import Faulty
+from kdaverify.faults.attention.adapter import PREFIX, faulty_attention
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.planted.catalogue import PLANTED
 
@@ -84,10 +85,12 @@ def faulty(spec: str) -> Adapter:
     """The implementation that `spec` names.
 
     Args:
-        spec: ID or ID@STRENGTH, such as H1 or H1@0.25.
+        spec: ID or ID@STRENGTH, such as H1 or H1@0.25; attention-ID for kernels of attention.
     Raises:
         AdapterError: no such fault, or no such strength of it.
     """
+    if spec.startswith(PREFIX):
+        return faulty_attention(spec.removeprefix(PREFIX))
     name, at, given = spec.partition("@")
     for gap in NOT_RECREATED:
         if gap.id == name:

@@ -76,6 +76,8 @@ DECODE: Final[Fields] = {
     "page-edges": {"k_lengths": (15, 16, 17, 31, 33), "s_q": 1, **LATENT},
     "tile-edges": {"k_lengths": (63, 64, 65, 1), "s_q": 2, "page": 64, **LATENT},
     "two-tile-edges": {"k_lengths": (127, 128, 129), "s_q": 1, "page": 32, **LATENT},
+    # a second pair of blocks of 64 is rescaled by the first pair's factors
+    "two-pairs-of-tiles": {"k_lengths": (260, 193), "s_q": 2, "page": 64, **LATENT},
     "mixed-with-empty": {"k_lengths": MIXED, "s_q": 3, **LATENT},
     "all-empty": {"k_lengths": (0, 0, 0), "s_q": 2, **LATENT},
     "all-keys": {"k_lengths": MIXED, "s_q": 3, "causal": False, **LATENT},

@@ -1,5 +1,5 @@
-"""Exact values and tolerances of attention: every element has a proven bound, from the rounding of
-P, of the sums, and of the result.
+"""Exact values and tolerances of attention: those of merges are proven bounds, counted rounding by
+rounding; those of attention come from reference kernels, run on the call.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.attention.calls import (
+    attention_contracts,
+    call_gradient_reference,
+    call_reference,
+)
+from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference, precision_of
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from oracles.attention.calls import AttentionCall, MergeCall, MlaDecodeCall
-from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision
+from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
 from oracles.attention.split import merge, merge_errors
 from oracles.pointwise.rounding import FLOAT64, RoundingError
 
@@ -37,6 +43,12 @@ def tolerances(
         cotangents: of the outputs, by name; None for outputs.
     """
     exact = counted(call, cotangents, None, io)
+    if isinstance(contract, AttentionContract) and not isinstance(call, MergeCall):
+        known = {name: enclosed(one) for name, one in exact.items()}
+        if cotangents is None:
+            return call_reference(call, known, contract)
+        assert isinstance(call, AttentionCall)
+        return call_gradient_reference(call, cotangents, known, contract)
     kernel = counted(call, cotangents, contract, io)
     formats = {name: FORMATS["fp32"] if name == "lse" else io for name in exact}
     traits = ResultTraits(dict.fromkeys(exact, rows(call)))
@@ -49,13 +61,9 @@ def rows(call: RequestsCall | MergeCall) -> int:
     return like[..., 0].numel()
 
 
-def contracts(io: Format) -> dict[str, StorageContract]:
-    """P in the type of the inputs, as matrix units take it, or in fp32; sums in fp32."""
-    stored = {"online": {WEIGHTS: io}, "online-strict": dict[str, Format]()}
-    return {
-        name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
-        for name, tensors in stored.items()
-    }
+def contracts(io: Format) -> Mapping[str, StorageContract]:
+    """Those of attention; a merge has their sums, and rounds its result."""
+    return attention_contracts(io)
 
 
 def counted(

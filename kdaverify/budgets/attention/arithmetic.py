@@ -1,0 +1,48 @@
+"""Stochastic-rounding samples of attention kernels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.sampled import SEED
+from kdaverify.budgets.stochastic_rounding import StochasticRounding
+from oracles.arithmetic import Arithmetic
+
+NEARLY_HELD: Final = 2.0**-6
+"""Of a roundoff. The largest P of a row is 1 but for the last bits of its exponent, and a kernel
+stores exactly 1: a sample that moved it by half a spacing had 1.7 times the error of every emulated
+kernel on peaked rows."""
+
+
+def sampled_arithmetic(contract: AttentionContract, number: int) -> Arithmetic:
+    """A kernel whose every rounding is stochastic; the same one for the same number.
+
+    Operands that the pipeline has stored are not rounded once more: a stored sample is not a number
+    of its format, and P would be rounded twice.
+    """
+    rounding = StochasticRounding(torch.Generator().manual_seed(SEED + number))
+    brought = contract.operands.name == "tf32"
+
+    def store(name: str, tensor: Tensor) -> Tensor:
+        return rounded(rounding, tensor, contract.storage(name))
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        if brought:
+            a, b = (rounded(rounding, x, contract.operands) for x in (a, b))
+        return rounding.dot(a, b, contract.accumulate)
+
+    return Arithmetic(store=store, dot=dot)
+
+
+def rounded(rounding: StochasticRounding, tensor: Tensor, fmt: Format) -> Tensor:
+    """A sample of the rounding of each element; what the format nearly holds is rounded to
+    nearest.
+    """
+    nearest = fmt.round(tensor)
+    held = (tensor - nearest).abs() <= NEARLY_HELD * fmt.unit * tensor.abs()
+    return torch.where(held | ~torch.isfinite(tensor), nearest, rounding.rounded(tensor, fmt))

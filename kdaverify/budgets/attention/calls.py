@@ -1,0 +1,79 @@
+"""The tolerances of a call of `attention` or `mla_decode`, from its exact values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.contract import AttentionContract, attention_contract
+from kdaverify.budgets.attention.reference import (
+    Loss,
+    attention_gradient_reference,
+    attention_reference,
+)
+from kdaverify.budgets.bounded import METHOD
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.standard import Reference
+from oracles.attention.calls import AttentionCall, RequestsCall
+from oracles.enclosure import Enclosure
+
+Exact = Mapping[str, Enclosure]
+PRESETS: Final = (
+    "online64-{io}",
+    "math-fp32",
+    "math-{io}",
+    "online-fp32",
+    "seesaw-{io}",
+    "online64-{io}[lazy:8]",
+    "online64-{io}[row_sum:free]",
+    "online64-{io}[row_sum:free;partial_o:inputs]",
+)
+"""The contracts of mla.md 2.2 by rule, the default first; {io} stands for the format of q."""
+
+
+def attention_contracts(io: Format) -> dict[str, AttentionContract]:
+    """The contracts that a declaration can name; any other is `attention_contract(...)`."""
+    names = dict.fromkeys(name.format(io=io.name) for name in PRESETS)
+    return {name: attention_contract(name, io) for name in names}
+
+
+def call_reference(call: RequestsCall, exact: Exact, contract: AttentionContract) -> Reference:
+    """The reference of the outputs.
+
+    Args:
+        exact: o and lse as the call returns them, lse 0 in rows without keys.
+    """
+
+    def layout(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+        o, lse = ([part[n] for part in parts] for n in range(2))
+        finite = [x.masked_fill(torch.isneginf(x), 0.0) for x in lse]
+        return {"o": call.joined("o", o), "lse": call.joined("lse", finite)}
+
+    return attention_reference(call.segments(), exact, layout, contract, method=METHOD)
+
+
+def call_gradient_reference(
+    call: AttentionCall, cotangents: Mapping[str, Tensor], exact: Exact, contract: AttentionContract
+) -> Reference:
+    """The reference of the gradients.
+
+    Args:
+        cotangents: do, dlse; either may be absent.
+        exact: dq, dk and dv.
+    """
+    segments, do, dlse = call.segments(), cotangents.get("do"), cotangents.get("dlse")
+    shapes = [(*segment.q.shape[:2], call.d_v) for segment in segments]
+    given_o = (
+        [call.q.new_zeros(shape) for shape in shapes] if do is None else call.of_requests("do", do)
+    )
+    given_lse = [None] * len(segments) if dlse is None else call.of_requests("dlse", dlse)
+    losses = [Loss(*pair) for pair in zip(given_o, given_lse, strict=True)]
+
+    def layout(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+        dq, dk, dv = ([part[n] for part in parts] for n in range(3))
+        return {"dq": call.joined("q", dq), "dk": call.joined_keys(dk), "dv": call.joined_keys(dv)}
+
+    return attention_gradient_reference(segments, losses, exact, layout, contract, method=METHOD)

@@ -1,0 +1,223 @@
+"""The arithmetic that an attention kernel declares, by a name that says it or as TOML."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
+
+from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
+from kdaverify.budgets.sampled import StorageContract
+from oracles.attention.design import OnlineDesign
+
+Form = Literal["online", "math", "seesaw"]
+INPUTS: Final = "inputs"
+"""Stands for the format of q, k and v in a contract that is for any of them."""
+TENSORS: Final = (
+    "S",
+    "q_scaled",
+    "P",
+    "partial_o",
+    "partial_lse",
+    "o",
+    "lse",
+    "P_backward",
+    "delta",
+    "dS",
+    "dq_sum",
+    "dq",
+    "dk",
+    "dv",
+)
+"""What may be stored in another format than the accumulator's."""
+NARROW: Final = ("P", "P_backward", "dS", "o", "dq", "dk", "dv")
+"""What a kernel of 16-bit operands stores in their format."""
+RETURNED: Final = ("o", "dq", "dk", "dv")
+NUMBERS: Final = ("lazy", "splits")
+WORDS: Final = {"scale": ("free", "q"), "row_sum": ("free", "unrounded", "rounded")}
+_NAME: Final = re.compile(r"(online|math|seesaw)(\d*)-(fp64|fp32|tf32|bf16|fp16)(?:\[(.*)\])?")
+_USUAL: Final = ("online64-bf16", "online-fp32", "math-fp32", "seesaw-bf16", "online64-fp16")
+
+
+@dataclass(frozen=True)
+class AttentionContract(StorageContract):
+    """What a conforming kernel may do.
+
+    Args:
+        form: online softmax by blocks; the whole softmax, then its product with V (math); or pairs
+            of blocks whose column halves are rounded differently (seesaw).
+        block: keys of a block; other blocks are conforming too, this is the first that is emulated.
+        lazy: by how many powers of two the maximum may rise before sums are rescaled; 0: every
+            rise.
+        splits: the largest number of parts that the keys are cut into.
+        scale: whether q may be scaled and stored first; free: scores or exponents are scaled.
+        row_sum: of P as computed, as stored (lse is then good to the roundoff of P's format
+            instead of fp32's), or either (free).
+    """
+
+    form: Form = "online"
+    block: int = 64
+    lazy: float = 0.0
+    splits: int = 8
+    scale: str = "free"
+    row_sum: str = "unrounded"
+
+    def designs(self) -> dict[str, OnlineDesign]:
+        """The reference kernels, the baseline first: one for each freedom that moves errors."""
+        plain = OnlineDesign(
+            block=self.block,
+            scale="q" if self.scale == "q" else "exponent",
+            row_sum="rounded" if self.row_sum == "rounded" else "unrounded",
+        )
+        if self.form == "math":
+            one = replace(plain, normalise_first=True, block=2**30)
+            return {
+                "softmax, then the product": one,
+                "natural": replace(one, base="e", scale=_early(plain), fused=False),
+            }
+        plain = replace(plain, seesaw=self.form == "seesaw")
+        found = {
+            "blocks in order": plain,
+            "from the last block": replace(plain, direction="backward", block=2 * self.block),
+            "natural exponential": replace(plain, base="e", scale=_early(plain), fused=False),
+            "one pass for the maximum": replace(plain, rescale="once"),
+        }
+        if not plain.seesaw:
+            found["relative to the block"] = replace(plain, relative_to="block", block=32)
+        if self.row_sum == "free":
+            found["sums of rounded P"] = replace(plain, row_sum="rounded", block=16)
+        if self.splits > 1:
+            parts = min(4, self.splits)
+            found["splits"] = replace(plain, splits=parts, cut="blocks", merge="at once")
+            found["most splits"] = replace(plain, splits=self.splits, merge="in order")
+        if self.lazy:
+            found["lazy"] = lazy = replace(plain, rescale="lazy", lazy=self.lazy)
+            # where the first key wins, only this direction stores a largest P above 1
+            found["lazy, from the last block"] = replace(lazy, direction="backward", block=32)
+        return found
+
+
+def _early(plain: OnlineDesign) -> Literal["q", "scores"]:
+    return "q" if plain.scale == "q" else "scores"
+
+
+def attention_contract(name: str, io: Format | None = None) -> AttentionContract:
+    """The contract a name declares: FORM[BLOCK]-OPERANDS[key:value;...].
+
+    Args:
+        name: such as "online64-bf16" (block 64, P in bf16), "online-fp32", "math-fp32",
+            "seesaw-bf16", "online64-bf16[partial_o:bf16;lazy:8]". Keys are tensors, lazy, splits,
+            scale and row_sum.
+        io: the format of q, k, v and o; that of the operands where it is not given.
+    Raises:
+        ContractError: the name does not parse; the message has what was wanted.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        close = difflib.get_close_matches(name, _USUAL, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"wanted one like {', '.join(_USUAL)}"
+        raise ContractError(f"contract {name!r} is not known; {hint}")
+    form, block, operands, rest = match.groups()
+    pairs = _pairs(rest or "", name)
+    return _contract(name, form, int(block or 64), operands, pairs, io=io)
+
+
+def attention_contract_from_toml(text: str, where: str, io: Format) -> AttentionContract:
+    """The same from TOML: form, block, operands, and every key of the brackets; "inputs" stands for
+    the format of q.
+
+    Raises:
+        ContractError: no TOML, or a key or a value that there is none of.
+    """
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ContractError(f"contract {where}: no TOML: {error}") from None
+    given = {key: value for key, value in given.items() if key not in ("name", "about", "source")}
+    form, block = str(given.pop("form", "online")), given.pop("block", 64)
+    operands = str(given.pop("operands", INPUTS))
+    pairs = {key: str(value) for key, value in (given | given.pop("tensors", {})).items()}
+    if form not in get_args(Form) or not isinstance(block, int):
+        raise ContractError(
+            f"contract {where}: form: wanted one of {', '.join(get_args(Form))} and block a number,"
+            f" got {form!r} and {block!r}"
+        )
+    pairs.pop("tensors", None)
+    return _contract(where, form, block, io.name if operands == INPUTS else operands, pairs, io=io)
+
+
+def _pairs(text: str, name: str) -> dict[str, str]:
+    found = dict[str, str]()
+    for part in text.split(";") if text else ():
+        key, colon, value = part.partition(":")
+        if not (key and colon and value) or key in found:
+            raise ContractError(
+                f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once,"
+                f" got {part!r}"
+            )
+        found[key] = value
+    return found
+
+
+def _contract(
+    name: str, form: str, block: int, operands: str, pairs: dict[str, str], *, io: Format | None
+) -> AttentionContract:
+    narrow = _format(operands, "operands", name)
+    stored = narrow if io is None else io
+    wide = FORMATS["fp64" if narrow.name == "fp64" else "fp32"]
+    numbers: dict[str, Any] = {
+        key: _number(pairs.pop(key), key, name) for key in NUMBERS if key in pairs
+    }
+    words = {key: _word(pairs.pop(key), key, name) for key in WORDS if key in pairs}
+    if unknown := [key for key in pairs if key not in TENSORS]:
+        keys = ", ".join((*NUMBERS, *WORDS, *TENSORS))
+        raise ContractError(f"contract {name!r}: {unknown[0]!r} is no key; the keys are {keys}")
+    tensors = _usual(narrow, stored, wide) | {
+        key: stored if value == INPUTS else _format(value, key, name)
+        for key, value in pairs.items()
+    }
+    if "splits" in numbers:
+        numbers["splits"] = max(1, int(numbers["splits"]))
+    return AttentionContract(
+        name,
+        narrow,
+        wide,
+        tensors,
+        form=form,
+        block=block,
+        **numbers,
+        **words,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _usual(narrow: Format, io: Format, wide: Format) -> dict[str, Format]:
+    """Where nothing else is declared: P and dS as the products take them, outputs as the inputs."""
+    operands = wide if narrow.name == "tf32" else narrow
+    return {name: io if name in RETURNED else operands for name in NARROW}
+
+
+def _format(text: str, where: str, name: str) -> Format:
+    known = {**MAILBOX_FORMATS, **FORMATS}
+    if text not in known:
+        raise ContractError(
+            f"contract {name!r}: {where}: wanted one of {', '.join(known)}, got {text!r}"
+        )
+    return known[text]
+
+
+def _number(text: str, key: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ContractError(f"contract {name!r}: {key}: wanted a number, got {text!r}") from None
+
+
+def _word(text: str, key: str, name: str) -> str:
+    if text not in WORDS[key]:
+        raise ContractError(
+            f"contract {name!r}: {key}: wanted one of {', '.join(WORDS[key])}, got {text!r}"
+        )
+    return text

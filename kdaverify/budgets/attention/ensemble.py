@@ -1,0 +1,71 @@
+"""The reference ensemble of an attention contract: its pipeline under every admitted design and
+arithmetic, on the very segment that is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.arithmetic import sampled_arithmetic
+from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.sampled import SAMPLES, reference_kernels
+from oracles.arithmetic import Arithmetic
+from oracles.attention.backward import Backward
+from oracles.attention.design import OnlineDesign
+from oracles.attention.pipeline import STAGES, AttentionStages, Pipeline
+from oracles.attention.seesaw import seesaw
+from oracles.attention.segment import Segment
+
+Forward = tuple[Tensor, Tensor]
+"""o [H, s_q, d_v] and lse [H, s_q]."""
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""dq, dk, dv of a segment."""
+LARGEST_BLOCK: Final = 2**20
+
+
+@dataclass(frozen=True)
+class ReferenceKernel:
+    """One conforming kernel: a design, its arithmetic and the type it computes in."""
+
+    design: OnlineDesign
+    arithmetic: Arithmetic
+    work: torch.dtype
+    stages: AttentionStages = STAGES
+
+    def forward(self, segment: Segment) -> Forward:
+        return Pipeline(self.design, self.arithmetic, self.stages)(segment, self.work)
+
+    def backward(
+        self, segment: Segment, found: Forward, do: Tensor, dlse: Tensor | None
+    ) -> Gradients:
+        """The gradients, from what its own forward stored."""
+        design = replace(self.design, block=min(self.design.block, LARGEST_BLOCK))
+        return Backward(design, self.arithmetic)(segment, found, (do, dlse), self.work)
+
+
+def kernel(design: OnlineDesign, arithmetic: Arithmetic, work: torch.dtype) -> ReferenceKernel:
+    """The kernel of a design; that of pairs of blocks has a stage of its own."""
+    stages = replace(STAGES, split=seesaw) if design.seesaw else STAGES
+    return ReferenceKernel(design, arithmetic, work, stages)
+
+
+def rounded_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
+    """Those that round to nearest: every design with a library's sums, and the baseline with sums
+    in other orders.
+    """
+    orders, designs = reference_kernels(contract), contract.designs()
+    (_, plain), (_, library) = next(iter(designs.items())), next(iter(orders.items()))
+    work = contract.accumulate.dtype
+    found = {name: kernel(d, library, work) for name, d in designs.items()}
+    others = {name: kernel(plain, a, work) for name, a in [*orders.items()][2:]}
+    return found | {f"sums {name}": one for name, one in others.items()}
+
+
+def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
+    """The baseline with every rounding stochastic (Monte Carlo arithmetic, Parker 1997)."""
+    plain = next(iter(contract.designs().values()))
+    return [kernel(plain, sampled_arithmetic(contract, n), torch.float64) for n in range(SAMPLES)]

@@ -1,0 +1,127 @@
+"""Exact values and tolerances of a call of attention: the one entry for operators.
+
+A call is a list of segments, one a request; `Layout` puts what is made of them where the call
+returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.attention.ensemble import ReferenceKernel, rounded_kernels, sampled_kernels
+from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
+from kdaverify.budgets.attention.tolerances import (
+    OutputTerms,
+    attention_tolerances,
+    lse_terms,
+    output_terms,
+    sum_terms,
+)
+from kdaverify.budgets.finite import OutputRuns
+from kdaverify.budgets.sampled import ExactValues
+from kdaverify.budgets.standard import Reference
+from oracles.attention.segment import Segment
+from oracles.enclosure import Enclosure
+
+Layout = Callable[[Sequence[tuple[Tensor, ...]]], Mapping[str, Tensor]]
+"""Puts one tuple of tensors a segment, (o, lse) or (dq, dk, dv), into tensors as a call returns
+them, by name."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Cotangents of one segment: do [H, s_q, d_v], dlse [H, s_q] or None."""
+
+    do: Tensor
+    dlse: Tensor | None
+
+
+@torch.inference_mode()
+def attention_reference(
+    segments: Sequence[Segment],
+    exact: Mapping[str, Enclosure],
+    layout: Layout,
+    contract: AttentionContract,
+    *,
+    method: str,
+) -> Reference:
+    """The reference of the outputs.
+
+    Args:
+        segments: of the call.
+        exact: o, and lse where it is returned, each with a radius; 0 where there is no finite
+            value.
+        layout: (o, lse) of every segment as the call returns them.
+        contract: that the kernel declares.
+        method: how the exact values were computed.
+    Raises:
+        ContractOverflow: every output overflows in some reference kernel.
+    """
+    kernels = (rounded_kernels(contract).values(), sampled_kernels(contract))
+    rounded, drawn = (
+        [layout([one.forward(segment) for segment in segments]) for one in group]
+        for group in kernels
+    )
+    terms = _output_terms(exact, [forward_terms(s) for s in segments], layout, contract)
+    if "lse" in exact and bool((empty := torch.isinf(rounded[0]["lse"])).any()):
+        terms["lse"] = replace(terms["lse"], undefined=empty)
+    runs = _runs(exact, rounded, drawn)
+    return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
+
+
+@torch.inference_mode()
+def attention_gradient_reference(
+    segments: Sequence[Segment],
+    losses: Sequence[Loss],
+    exact: Mapping[str, Enclosure],
+    layout: Layout,
+    contract: AttentionContract,
+    *,
+    method: str,
+) -> Reference:
+    """The same for the gradients; every reference kernel recomputes P from its own lse and takes
+    delta of its own stored o.
+    """
+    pairs = [*zip(segments, losses, strict=True)]
+
+    def gradients(one: ReferenceKernel) -> Mapping[str, Tensor]:
+        return layout([one.backward(s, one.forward(s), loss.do, loss.dlse) for s, loss in pairs])
+
+    rounded = [gradients(one) for one in rounded_kernels(contract).values()]
+    drawn = [gradients(one) for one in sampled_kernels(contract)]
+    sizes = layout([gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs])
+    terms = {name: sum_terms(sizes[name], contract) for name in exact}
+    runs = _runs(exact, rounded, drawn)
+    return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
+
+
+def _output_terms(
+    exact: Mapping[str, Enclosure],
+    found: Sequence[ForwardTerms],
+    layout: Layout,
+    contract: AttentionContract,
+) -> dict[str, OutputTerms]:
+    """Of o and lse, laid out as they are."""
+    scores = layout([(one.values, one.scores) for one in found])
+    weights = layout([(one.values, one.weights) for one in found])
+    terms = {"o": output_terms(scores["o"], contract)}
+    if "lse" not in exact:
+        return terms
+    lse = exact["lse"].high.nan_to_num(neginf=0.0)
+    return terms | {"lse": lse_terms(lse, scores["lse"], weights["lse"], contract)}
+
+
+def _runs(
+    exact: Mapping[str, Enclosure],
+    rounded: Sequence[Mapping[str, Tensor]],
+    drawn: Sequence[Mapping[str, Tensor]],
+) -> dict[str, OutputRuns]:
+    return {
+        name: OutputRuns([x[name].double() for x in rounded], [x[name].double() for x in drawn])
+        for name in exact
+    }

@@ -1,0 +1,135 @@
+"""The tolerance of every output of attention, from what the reference ensemble makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from torch import Tensor
+
+from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.budget import Budget, allow, ensemble_errors
+from kdaverify.budgets.ensemble import ContractOverflow
+from kdaverify.budgets.finite import OutputRuns, finite_outputs
+from oracles.enclosure import Enclosure
+
+SCORE_ROUNDINGS: Final = 2.0
+"""Roundoffs of the accumulator that a score may be wrong by, relative to the sum of the moduli of
+its products: matrix units truncate, and align products of 16 terms at a time."""
+LSE_ULPS: Final = 2.0
+"""Of lse itself: the maximum, and the sum of it and the logarithm, are rounded."""
+OUTPUT_ROUNDINGS: Final = 2.0
+"""Roundoffs of the accumulator that an element of o may be wrong by, relative to sum_j P_ij |V_j|:
+weight, product, sum, rescaling, division and merges round six times or more, about 0.4 of a
+roundoff each. Where one key has all the weight the ensemble rounds fewer times: without this,
+conforming fp32 kernels of 8 splits were at 1.1 times their tolerance."""
+SUMS: Final = 8.0
+"""Roundoffs of the accumulator that a sum of gradients may be wrong by, relative to the moduli of
+its terms: atomic sums come in any order."""
+
+
+@dataclass(frozen=True)
+class OutputTerms:
+    """What an output's errors are relative to.
+
+    Args:
+        size: of the terms that cancel in every element; None: the element itself.
+        floor: an error that an element may have besides.
+        undefined: elements that have no finite exact value.
+    """
+
+    size: Tensor | None = None
+    floor: Tensor | None = None
+    undefined: Tensor | None = None
+
+
+def output_terms(values: Tensor, contract: AttentionContract) -> OutputTerms:
+    """Those of o."""
+    return OutputTerms(None, OUTPUT_ROUNDINGS * contract.accumulate.unit * values)
+
+
+def lse_terms(
+    lse: Tensor, scores: Tensor, weights: Tensor, contract: AttentionContract
+) -> OutputTerms:
+    """Those of lse: its error is that of the scores, plus roundings of lse itself.
+
+    Math: floor = 2 u sum_j P_ij c sum_d |q K| + 2 (2 u) (|lse| + 1), u the accumulator's unit, and
+    u_P sqrt(sum_j P_ij^2) where row sums are of rounded P and the maximum may lag: the largest P is
+    not 1 then, and is rounded.
+
+    Args:
+        lse: exact, 0 where a row sees no key.
+        scores, weights: as in `ForwardTerms`.
+    """
+    u = max(contract.accumulate.unit, contract.storage("lse").unit)
+    size = lse.abs() + scores + 1.0
+    floor = SCORE_ROUNDINGS * u * scores + LSE_ULPS * 2 * u * (lse.abs() + 1.0)
+    if contract.lazy and contract.row_sum != "unrounded":
+        floor = floor + contract.storage("P").unit * weights
+    return OutputTerms(size, floor)
+
+
+def sum_terms(size: Tensor, contract: AttentionContract) -> OutputTerms:
+    """Those of a gradient."""
+    return OutputTerms(size, SUMS * contract.accumulate.unit * size)
+
+
+def attention_tolerances(
+    exact: Mapping[str, Enclosure],
+    runs: Mapping[str, OutputRuns],
+    terms: Mapping[str, OutputTerms],
+    contract: AttentionContract,
+) -> dict[str, Budget]:
+    """The tolerance of each output that the ensemble keeps finite.
+
+    Args:
+        exact: outputs or gradients by name, undefined elements 0.
+        runs: of the ensemble, laid out as the exact ones.
+        terms: by name; an output without has errors relative to itself.
+    Raises:
+        ContractOverflow: every output overflows in some reference kernel.
+    """
+    clean = {name: _defined(runs[name], terms.get(name, OutputTerms()).undefined) for name in exact}
+    finite = finite_outputs(clean)
+    if not finite:
+        raise ContractOverflow(
+            f"every output overflows in some emulated kernel of {contract.name}; choose milder"
+            " values"
+        )
+    return {
+        name: _tolerance(exact[name], clean[name], terms.get(name, OutputTerms()), contract, name)
+        for name in finite
+    }
+
+
+def _defined(runs: OutputRuns, undefined: Tensor | None) -> OutputRuns:
+    """The runs with 0 where no exact value is."""
+    if undefined is None:
+        return runs
+    return OutputRuns(
+        *([x.masked_fill(undefined, 0.0) for x in some] for some in (runs.rounded, runs.drawn))
+    )
+
+
+def _tolerance(
+    exact: Enclosure,
+    runs: OutputRuns,
+    terms: OutputTerms,
+    contract: AttentionContract,
+    name: str,
+) -> Budget:
+    fmt = contract.storage(name)
+    errors = ensemble_errors(exact, *runs, io=fmt, lost=0.0, terms=terms.size)
+    unit = fmt.unit if name == "lse" else max(contract.operands.unit, fmt.unit)
+    allowed = allow(
+        exact,
+        errors,
+        io=fmt,
+        unit=unit,
+        lost=0.0,
+        moved=terms.size if name.startswith("d") else None,
+        terms=terms.size,
+        floor=0.0 if terms.floor is None else terms.floor,
+    )
+    return replace(allowed, undefined=terms.undefined)

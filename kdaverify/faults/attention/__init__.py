@@ -1,0 +1,1 @@
+"""Real bugs of attention kernels, each as a patch of one conforming kernel."""

@@ -1,0 +1,343 @@
+"""A conforming attention kernel in torch with every part replaceable: paged decode, attention
+forward and backward, the merge of two states.
+
+Its functions have the signatures of the operators `mla_decode`, `attention` and `merge_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.contract import AttentionContract, attention_contract
+from kdaverify.budgets.formats import format_of
+from kdaverify.budgets.sampled import reference_kernels
+from oracles.attention.backward import BACKWARD, Backward, BackwardStages
+from oracles.attention.design import OnlineDesign
+from oracles.attention.pipeline import STAGES, AttentionStages, Partial, Pipeline, at_once
+from oracles.attention.segment import Segment
+
+Outputs = tuple[Tensor, Tensor]
+PLAIN: Final = OnlineDesign(block=16)
+"""Of small blocks: tails and fully masked blocks then occur in small problems."""
+
+
+@dataclass(frozen=True)
+class Paged:
+    """The cache of a decode call.
+
+    Args:
+        cache: [pages, page, h_kv, d_k]; table: int32 [B, max_pages]; lengths: [B].
+    """
+
+    cache: Tensor
+    table: Tensor
+    lengths: list[int]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a call, as the kernel's inner loop gets it.
+
+    Args:
+        index, count: its number, and how many there are.
+        q: [H, s_q, d_k]; k: [h_kv, s_k, d_k]; v: [h_kv, s_k, d_v].
+        packed: whether the call has offsets.
+    """
+
+    index: int
+    count: int
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    causal: bool
+    packed: bool = False
+
+    @property
+    def s_q(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def s_k(self) -> int:
+        return self.k.shape[1]
+
+    @property
+    def empty_rows(self) -> int:
+        """Leading queries that see no key."""
+        return (
+            min(self.s_q, max(0, self.s_q - self.s_k)) if self.causal else self.s_q * (not self.s_k)
+        )
+
+
+def bottom_right(request: Request) -> Tensor:
+    """[s_q, s_k] which keys each query sees."""
+    i, j = torch.arange(request.s_q)[:, None], torch.arange(request.s_k)
+    return (j <= i + request.s_k - request.s_q) | (not request.causal)
+
+
+def gathered(paged: Paged, request: int) -> Tensor:
+    """[s_k, h_kv, d_k] the tokens of a request: j in slot j % page of page table[j // page]."""
+    page, length = paged.cache.shape[1], paged.lengths[request]
+    token = torch.arange(length)
+    return paged.cache[paged.table[request, token // page].long(), token % page]
+
+
+def same(request: Request) -> Request:
+    return request
+
+
+def as_returned(_: Request, o: Tensor, lse: Tensor) -> Outputs:
+    return o, lse
+
+
+@dataclass(frozen=True)
+class AttentionPatch:
+    """What is replaced; by default nothing.
+
+    Args:
+        design: of the forward and of the backward.
+        stages, backward: of the pipeline.
+        gather: tokens of a request from the cache.
+        visible, visible_backward: the mask of a request; the same in both passes by default.
+        request: a request as the inner loop gets it; backward_request: in the backward.
+        returned: (request, o, lse) -> (o, lse) of it.
+        gradients: (request, do, gradients) -> gradients of it.
+        decode, attention, merge: (right function, arguments) -> what the whole call returns.
+    """
+
+    design: OnlineDesign = PLAIN
+    stages: AttentionStages = STAGES
+    backward: BackwardStages = BACKWARD
+    gather: Callable[[Paged, int], Tensor] = gathered
+    visible: Callable[[Request], Tensor] = bottom_right
+    visible_backward: Callable[[Request], Tensor] | None = None
+    request: Callable[[Request], Request] = same
+    backward_request: Callable[[Request], Request] = same
+    returned: Callable[[Request, Tensor, Tensor], Outputs] = as_returned
+    gradients: Callable[[Request, Tensor, Sequence[Tensor]], Sequence[Tensor]] | None = None
+    decode: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
+    attention: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
+    merge: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """The kernel under a patch."""
+
+    patch: AttentionPatch = field(default_factory=AttentionPatch)
+
+    def mla_decode(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        block_table: Tensor,
+        cache_seqlens: Tensor,
+        *,
+        d_v: int,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+    ) -> Outputs:
+        """q [B, s_q, H, d_k] -> o [B, s_q, H, d_v], lse [B, H, s_q]; V is the first d_v columns of
+        K.
+        """
+        given: dict[str, Any] = {
+            "q": q,
+            "cache": cache,
+            "block_table": block_table,
+            "cache_seqlens": cache_seqlens,
+            "d_v": d_v,
+            "softmax_scale": softmax_scale,
+            "causal": causal,
+        }
+        if self.patch.decode is None:
+            return self._decode(**given)
+        return self.patch.decode(self._decode, given)
+
+    def _decode(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        block_table: Tensor,
+        cache_seqlens: Tensor,
+        *,
+        d_v: int,
+        softmax_scale: float | None,
+        causal: bool,
+    ) -> Outputs:
+        B, _, _, d_k = q.shape
+        paged = Paged(cache, block_table, [int(n) for n in cache_seqlens])
+        scale = d_k**-0.5 if softmax_scale is None else float(softmax_scale)
+        found = list[Outputs]()
+        for b in range(B):
+            k = self.patch.gather(paged, b).transpose(0, 1)
+            request = Request(b, B, q[b].transpose(0, 1), k, k[..., :d_v], scale, bool(causal))
+            found.append(self.forward(self.patch.request(request)))
+        o, lse = zip(*found, strict=True)
+        return torch.stack(o).transpose(1, 2).contiguous().to(q.dtype), torch.stack(lse).float()
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+    ) -> Outputs:
+        """q [B, s_q, H, d_k], k, v [B, s_k, h_kv, .] -> o [B, s_q, H, d_v], lse [B, H, s_q]; packed
+        q [T, H, d_k] -> o [T, H, d_v], lse [H, T].
+        """
+        given: dict[str, Any] = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k,
+            "softmax_scale": softmax_scale,
+            "causal": causal,
+        }
+        if self.patch.attention is None:
+            return self._attention(**given)
+        return self.patch.attention(self._attention, given)
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Outputs:
+        scale = how["softmax_scale"]
+        spans = _spans(q, k, how["cu_seqlens_q"], how["cu_seqlens_k"])
+        number = q.shape[-1] ** -0.5 if scale is None else float(scale)
+        run = _Run(self, spans, number, bool(how["causal"]), how["cu_seqlens_q"] is not None)
+        return _Differentiable.apply(q, k, v, run)  # pyright: ignore[reportReturnType]
+
+    def merge_state(self, o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
+        """Two states as one: o [T, H, d_v], lse [H, T], or as o's rows."""
+        given = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
+        return merged(**given) if self.patch.merge is None else self.patch.merge(merged, given)
+
+    def contract(self, dtype: torch.dtype) -> AttentionContract:
+        return attention_contract(f"online64-{format_of(dtype).name}")
+
+    def forward(self, request: Request) -> Outputs:
+        """o [H, s_q, d_v] and lse [H, s_q] of one request."""
+        declared = self.contract(request.q.dtype)
+        arithmetic = reference_kernels(declared)["library order"]
+        run = Pipeline(self.patch.design, arithmetic, self.patch.stages)
+        segment = Segment(
+            request.q, request.k, request.v, request.scale, self.patch.visible(request)
+        )
+        return self.patch.returned(request, *run(segment, declared.accumulate.dtype))
+
+    def backward(
+        self, request: Request, stored: Outputs, loss: tuple[Tensor, Tensor | None]
+    ) -> Sequence[Tensor]:
+        """dq, dk, dv of one request."""
+        declared, patch = self.contract(request.q.dtype), self.patch
+        arithmetic = reference_kernels(declared)["library order"]
+        there = patch.backward_request(request)
+        visible = (patch.visible_backward or patch.visible)(there)
+        segment = Segment(there.q, there.k, there.v, there.scale, visible)
+        run = Backward(patch.design, arithmetic, patch.backward)
+        found = run(segment, stored, loss, declared.accumulate.dtype)
+        return found if patch.gradients is None else patch.gradients(there, loss[0], found)
+
+
+def merged(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
+    """The merge of mla.md 1.4 in fp32."""
+    by_row = lse_a.shape == o_a.shape[:-1]
+    a, b = (
+        Partial(o.float(), (lse if by_row else lse.transpose(-1, -2)).float())
+        for o, lse in ((o_a, lse_a), (o_b, lse_b))
+    )
+    found = at_once(Pipeline(), [a, b])
+    return found.o.to(o_a.dtype), (
+        found.lse if by_row else found.lse.transpose(-1, -2)
+    ).contiguous()
+
+
+Span = tuple[slice, slice, int]
+"""Rows of q, rows of k and v, and the entry of the batch."""
+
+
+def _spans(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> list[Span]:
+    if cu_q is None:
+        return [(slice(0, q.shape[1]), slice(0, k.shape[1]), b) for b in range(len(q))]
+    ends_q, ends_k = [int(n) for n in cu_q], [int(n) for n in (cu_q if cu_k is None else cu_k)]
+    return [
+        (slice(ends_q[n], ends_q[n + 1]), slice(ends_k[n], ends_k[n + 1]), 0)
+        for n in range(len(ends_q) - 1)
+    ]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One call of `attention`, cut into requests."""
+
+    kernel: AttentionKernel
+    spans: list[Span]
+    scale: float
+    causal: bool
+    packed: bool
+
+    def requests(self, q: Tensor, k: Tensor, v: Tensor) -> list[Request]:
+        found = list[Request]()
+        for n, (rows, keys, b) in enumerate(self.spans):
+            parts = (x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, keys), (v, keys)))
+            request = Request(n, len(self.spans), *parts, self.scale, self.causal, self.packed)
+            found.append(self.kernel.patch.request(request))
+        return found
+
+
+class _Differentiable(torch.autograd.Function):
+    """`attention` with its own backward."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, run: _Run) -> Outputs:
+        flat = q.ndim == 3
+        q4, k4, v4 = ((x[None] if flat else x) for x in (q, k, v))
+        o = q4.new_zeros(*q4.shape[:3], v.shape[-1])
+        lse = torch.full((len(q4), q4.shape[2], q4.shape[1]), -torch.inf)
+        lse = lse.double() if q.dtype is torch.float64 else lse
+        ctx.run, ctx.flat, stored = run, flat, []
+        for (rows, _, b), request in zip(run.spans, run.requests(q4, k4, v4), strict=True):
+            found = run.kernel.forward(request)
+            stored.append(found)
+            o[b, rows], lse[b, :, rows] = (
+                found[0].transpose(0, 1).to(o.dtype),
+                found[1].to(lse.dtype),
+            )
+        ctx.stored = stored
+        ctx.save_for_backward(q4, k4, v4)
+        return (o[0], lse[0]) if flat else (o, lse)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        do, dlse = ((g[None] if ctx.flat and g is not None else g) for g in grads)
+        q, k, v = ctx.saved_tensors
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        run = ctx.run
+        work = zip(run.spans, run.requests(q, k, v), ctx.stored, strict=True)
+        for (rows, keys, b), request, stored in work:
+            loss_o = torch.zeros_like(stored[0]) if do is None else do[b, rows].transpose(0, 1)
+            loss_lse = None if dlse is None else dlse[b, :, rows]
+            found = run.kernel.backward(request, stored, (loss_o, loss_lse))
+            for whole, at, part in zip((dq, dk, dv), (rows, keys, keys), found, strict=True):
+                # a patch may have left out the oldest keys: those have no gradient
+                there = whole[b, at]
+                there[len(there) - part.shape[1] :] = part.transpose(0, 1).to(whole.dtype)
+        found = (dq, dk, dv)
+        return (*((x[0] for x in found) if ctx.flat else found), None)
+
+
+def patched(**parts: Any) -> AttentionPatch:
+    """A patch of stages of the pipeline by their names, and of the other parts by theirs."""
+    stages = {n: parts.pop(n) for n in list(parts) if n in STAGE_NAMES}
+    made = AttentionPatch(**parts)
+    return replace(made, stages=replace(made.stages, **stages)) if stages else made
+
+
+STAGE_NAMES: Final = frozenset(AttentionStages.__dataclass_fields__)

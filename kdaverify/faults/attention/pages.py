@@ -1,0 +1,260 @@
+"""Faults of pages, indices and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.fault import AttentionFault
+from kdaverify.faults.attention.kernel import AttentionPatch, Paged, Request, gathered
+
+SEEN: Final = 64
+"""Tokens after which an emulated kernel drops pages, instead of 4096."""
+MODULUS: Final = 4
+"""Pages, and rows of q, after which an emulated offset wraps, instead of 2^31 elements."""
+Call = Callable[..., Any]
+
+
+def _tokens(paged: Paged, request: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Token numbers, their physical pages and slots."""
+    page, token = paged.cache.shape[1], torch.arange(paged.lengths[request])
+    return token, paged.table[request, token // page].long(), token % page
+
+
+def _contiguous_pages(paged: Paged, request: int) -> Tensor:
+    token, _, slot = _tokens(paged, request)
+    first = int(paged.table[request, 0]) if len(token) else 0
+    page = (first + token // paged.cache.shape[1]).clamp(max=len(paged.cache) - 1)
+    return paged.cache[page, slot]
+
+
+def _middle_dropped(paged: Paged, request: int) -> Tensor:
+    found, page = gathered(paged, request), paged.cache.shape[1]
+    last = (len(found) - 1) // page * page
+    return torch.cat((found[:SEEN], found[last:])) if page > 16 and last > SEEN else found
+
+
+def _slot_dropped(paged: Paged, request: int) -> Tensor:
+    _, page, slot = _tokens(paged, request)
+    return paged.cache[page, torch.zeros_like(slot)]
+
+
+def _page_wrapped(paged: Paged, request: int) -> Tensor:
+    _, page, slot = _tokens(paged, request)
+    return paged.cache[page % MODULUS, slot]
+
+
+def _query_wrapped(right: Call, given: dict[str, Any]) -> Any:
+    q = given["q"]
+    rows = torch.arange(q.shape[0] * q.shape[1]) % MODULUS
+    return right(**{**given, "q": q.flatten(0, 1)[rows].view(q.shape)})
+
+
+def _read_as_contiguous(right: Call, given: dict[str, Any]) -> Any:
+    """The stride of a page is taken to be that of a dense cache."""
+    cache = given["cache"]
+    dense = torch.empty(cache.shape, device="meta").stride()
+    read = cache if cache.is_contiguous() else torch.as_strided(cache, cache.shape, dense)
+    return right(**{**given, "cache": read})
+
+
+def lengths_of_the_first_call() -> AttentionPatch:
+    """A captured call keeps the lengths of its first run for every later one of its shape."""
+    captured = dict[tuple[int, ...], Tensor]()
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        lengths, shape = given["cache_seqlens"], tuple(given["q"].shape)
+        kept = captured.setdefault(shape, lengths.clone())
+        most = given["block_table"].shape[1] * given["cache"].shape[1]
+        return right(**{**given, "cache_seqlens": torch.minimum(kept, lengths).clamp(max=most)})
+
+    return AttentionPatch(decode=decode)
+
+
+def _users_swapped(paged: Paged, request: int) -> Tensor:
+    """The newest tokens of requests 2 i and 2 i + 1, i > 0, are each other's."""
+    found, other = gathered(paged, request), request ^ 1
+    if request < 2 or other >= len(paged.lengths) or not len(found) or not paged.lengths[other]:
+        return found
+    found = found.clone()
+    found[-1] = gathered(paged, other)[-1]
+    return found
+
+
+def _pairs_in_physical_order(paged: Paged, request: int) -> Tensor:
+    """Pages of a block of two are read in the order of their numbers, and masked as if in that of
+    the table.
+    """
+    page, length = paged.cache.shape[1], paged.lengths[request]
+    pages = paged.table[request, : -(-length // page)].long().clone()
+    for at in range(0, len(pages) - 1, 2):
+        pages[at : at + 2] = pages[at : at + 2].sort().values
+    return paged.cache[pages].flatten(0, 1)[:length]
+
+
+def _second_chunk_at_the_start(request: Request) -> Request:
+    """The newest s_q keys were written at the positions of their chunk."""
+    if request.s_k <= request.s_q:
+        return request
+    k, v = request.k.clone(), request.v.clone()
+    for x in (k, v):
+        x[:, : request.s_q] = x[:, -request.s_q :].clone()
+    return replace(request, k=k, v=v)
+
+
+def _slot_zero_written(right: Call, given: dict[str, Any]) -> Any:
+    found = right(**given)
+    given["cache"][0, 0] = 0
+    return found
+
+
+def _heads_folded(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The upper heads are reduced with the weights of the first 16."""
+    del request
+    if len(o) <= 16:
+        return o, lse
+    return o[torch.arange(len(o)) % 16], lse
+
+
+def _heads_padded(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Padded to 16 by repetition, and every r-th taken back."""
+    del request
+    H = len(o)
+    if H >= 16 or 16 % H == 0:
+        return o, lse
+    back = (torch.arange(H) * (16 // H)) % H
+    return o[back], lse[back]
+
+
+def _packed_strides(right: Call, given: dict[str, Any]) -> Any:
+    """Rows of dv go where those of a packed buffer of q, k and v would be."""
+    q, v = given["q"], given["v"]
+    shared = q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+    if not shared or not v.requires_grad:
+        return right(**given)
+    v.register_hook(
+        lambda dv: dv.masked_fill((torch.arange(dv.shape[-3]) % 4 > 0)[:, None, None], torch.nan)
+    )  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]
+    return right(**given)
+
+
+def _gathers(gather: Callable[[Paged, int], Tensor]) -> Callable[[], AttentionPatch]:
+    return lambda: AttentionPatch(gather=gather)
+
+
+def _decodes(decode: Callable[[Call, dict[str, Any]], Any]) -> Callable[[], AttentionPatch]:
+    return lambda: AttentionPatch(decode=decode)
+
+
+_fault: Any = partial(AttentionFault, stage="gather", op="mla_decode", outputs=("o", "lse"))
+FAULTS: Final[tuple[AttentionFault, ...]] = (
+    _fault(
+        id="G1",
+        title="scattered pages read as if contiguous",
+        reference="flashinfer-ai/flashinfer#3219",
+        trigger="a table that does not rise by 1",
+        make=_gathers(_contiguous_pages),
+    ),
+    _fault(
+        id="G2",
+        title="only the first tokens and the last page are seen (emulated: 64 of pages above 16)",
+        reference="flashinfer-ai/flashinfer#4347",
+        trigger="pages above 16 tokens, more than 64 tokens before the last page",
+        make=_gathers(_middle_dropped),
+    ),
+    _fault(
+        id="G3",
+        title="the offset inside the page is dropped",
+        reference="flashinfer-ai/flashinfer#810",
+        trigger="pages of more than one token",
+        make=_gathers(_slot_dropped),
+    ),
+    _fault(
+        id="G4",
+        title="page number times stride wraps (emulated: at 4 pages)",
+        reference="vllm-project/vllm#47671",
+        trigger="page numbers above 4",
+        make=_gathers(_page_wrapped),
+    ),
+    _fault(
+        id="G5",
+        title="the row offset of q wraps (emulated: at 4 rows)",
+        reference="sgl-project/sglang#20389",
+        trigger="more than 4 query tokens",
+        make=_decodes(_query_wrapped),
+    ),
+    _fault(
+        id="G6",
+        title="a view of a larger page pool is read as a dense cache",
+        reference="ROCm/aiter#4427",
+        trigger="a cache whose pages are farther apart than their size",
+        make=_decodes(_read_as_contiguous),
+    ),
+    _fault(
+        id="G7",
+        title="a replayed call reads as many blocks as the captured one",
+        reference="sgl-project/sglang#9675",
+        trigger="two calls of one shape, the second with longer lengths",
+        make=lengths_of_the_first_call,
+    ),
+    _fault(
+        id="G8",
+        title="the newest tokens of pairs of requests are swapped, not of the first pair",
+        reference="tenstorrent/tt-mlir#8479",
+        trigger="four requests or more",
+        make=_gathers(_users_swapped),
+    ),
+    _fault(
+        id="G9",
+        title="a block of two pages is read in physical order",
+        reference="pytorch/pytorch#182593",
+        trigger="a table that falls, a last page that is not full",
+        make=_gathers(_pairs_in_physical_order),
+    ),
+    _fault(
+        id="G10",
+        title="the second chunk is written from position 0",
+        reference="vllm-project/vllm#36580",
+        op="attention",
+        trigger="s_q < s_k",
+        make=lambda: AttentionPatch(request=_second_chunk_at_the_start),
+    ),
+    _fault(
+        id="G11",
+        title="slot 0 of the cache is overwritten",
+        reference="vllm-project/vllm#38719 (a)",
+        trigger="any call: the cache compared before and after",
+        outputs=("call",),
+        make=_decodes(_slot_zero_written),
+    ),
+    _fault(
+        id="G12",
+        title="heads above 16 are reduced with the weights of the first 16",
+        reference="vllm-project/vllm#46952",
+        trigger="more than 16 heads",
+        outputs=("o",),
+        make=lambda: AttentionPatch(returned=_heads_folded),
+    ),
+    _fault(
+        id="G13",
+        title="padded to 16 heads by repetition, and every r-th taken back",
+        reference="vllm-project/vllm#51088",
+        trigger="fewer than 16 heads, not a divisor of 16",
+        make=lambda: AttentionPatch(returned=_heads_padded),
+    ),
+    _fault(
+        id="G14",
+        title="dv is stored with the strides of a packed buffer",
+        reference="Dao-AILab/flash-attention#2541",
+        op="attention",
+        trigger="q, k and v are views of one buffer, gradients",
+        outputs=("dv",),
+        stage="dkv",
+        make=lambda: AttentionPatch(attention=_packed_strides),
+    ),
+)

@@ -1,0 +1,269 @@
+"""Faults of splits, their combination, lse, and merges of states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.fault import AttentionFault
+from kdaverify.faults.attention.kernel import PLAIN, AttentionPatch, Request, patched
+from oracles.attention.pipeline import Partial, Pipeline, Running, at_once, finish
+
+SPLIT: Final = replace(PLAIN, splits=4, cut="blocks")
+"""Whole blocks of 16 in four parts: fewer than 49 keys leave parts empty."""
+ONE_TILE: Final = 64
+"""Keys of a tile; what has no more is not split."""
+PITCH: Final = 8
+LATE: Final = 256
+Call = Callable[..., Any]
+
+
+def _scratch_merged(run: Pipeline, parts: list[Partial], *, o: float, lse: float) -> Partial:
+    """Parts without a key hold whatever their memory held."""
+    found = list[Partial]()
+    for part in parts:
+        none = part.lse == -torch.inf
+        top = torch.stack([p.lse for p in parts]).amax(0)
+        stale = (top + lse).masked_fill(top == -torch.inf, 0.0)
+        found.append(
+            Partial(
+                torch.where(none[..., None], torch.full_like(part.o, o), part.o),
+                torch.where(none, stale, part.lse),
+            )
+        )
+    return at_once(run, found)
+
+
+def _heads_and_rows_swapped(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """lse is laid out [s_q, H] and read as [H, s_q]."""
+    del request
+    return o, lse.transpose(0, 1).reshape(lse.shape)
+
+
+def _other_pitch(run: Pipeline, parts: list[Partial]) -> Partial:
+    """lse of partials is written at the pitch of the rows, and read at a multiple of 8."""
+    lse = torch.stack([p.lse for p in parts])
+    rows = lse.shape[-1]
+    pitch = -(-rows // PITCH) * PITCH
+    at = torch.arange(lse.numel() // rows)[:, None] * pitch + torch.arange(rows)
+    read = lse.flatten()[at.clamp(max=lse.numel() - 1)].view(lse.shape)
+    return at_once(run, [Partial(p.o, one) for p, one in zip(parts, read, strict=True)])
+
+
+def _rows_apart(right: Call, given: dict[str, Any]) -> Any:
+    """Rows of o are stored a row of heads apart from where they belong, the last ones nowhere."""
+    o, lse = right(**given)
+    flat = o.flatten(0, 1)
+    wrong = torch.zeros_like(flat)
+    at = torch.arange(len(flat)) * 2
+    wrong[at[at < len(flat)]] = flat[: int((at < len(flat)).sum())]
+    return wrong.view(o.shape), lse
+
+
+def _last_split(run: Pipeline, parts: list[Partial]) -> Partial:
+    return replace(at_once(run, parts), lse=parts[-1].lse)
+
+
+def _unsplit_left_out(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    return o, torch.zeros_like(lse) if request.s_k <= ONE_TILE else lse
+
+
+def _infinite_mass(right: Call, given: dict[str, Any]) -> Any:
+    """An empty part comes with +inf and is merged as it is."""
+    del right
+    swapped = {
+        name: x.masked_fill(x == -torch.inf, torch.inf) if name.startswith("lse") else x
+        for name, x in given.items()
+    }
+    o_a, o_b, a, b = (swapped[name].float() for name in ("o_a", "o_b", "lse_a", "lse_b"))
+    top = torch.maximum(a, b)
+    x, y = torch.exp(a - top), torch.exp(b - top)
+    wide = [(w / (x + y)).transpose(-1, -2)[..., None] for w in (x, y)]
+    o = wide[0] * o_a + wide[1] * o_b
+    return o.to(given["o_a"].dtype), top + torch.log(x + y)
+
+
+def _marked_finite(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    del request
+    none = lse == -torch.inf
+    return o.masked_fill(none[..., None], 1.0), lse.masked_fill(none, -49993.0)
+
+
+def _left_as_allocated(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    if request.s_k:
+        return o, lse
+    return torch.full_like(o, 0.5), torch.zeros_like(lse)
+
+
+def _other_scale_of_the_maximum() -> AttentionPatch:
+    """The exported maximum is that of scores times d^-1/2."""
+    width = list[int]()
+
+    def remember(request: Request) -> Request:
+        width[:] = [request.q.shape[-1]]
+        return request
+
+    def export(run: Pipeline, state: Running) -> Partial:
+        right = finish(run, state)
+        off = state.m * (width[0] ** -0.5 - run.scale)
+        return replace(right, lse=torch.where(right.lse == -torch.inf, right.lse, right.lse + off))
+
+    return patched(design=SPLIT, request=remember, finish=export)
+
+
+def _centred_keys(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """K less its mean: o is right, lse lacks c <q, mean>."""
+    if not request.s_k:
+        return o, lse
+    group = len(request.q) // len(request.k)
+    mean = request.k.to(lse.dtype).mean(1).repeat_interleave(group, 0)
+    return o, lse - request.scale * (request.q.to(lse.dtype) * mean[:, None]).sum(-1)
+
+
+def _padded_to_32(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows padded to a multiple of 32 for every head, flattened and cut."""
+    del request
+    H, s_q = lse.shape
+    padded = torch.zeros(H, -(-s_q // 32) * 32, dtype=lse.dtype)
+    padded[:, :s_q] = lse
+    return o, padded.flatten()[: H * s_q].view(H, s_q)
+
+
+def _half_the_columns(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Partials of long requests are stored at one stride and read at another."""
+    if request.s_k < LATE:
+        return o, lse
+    o = o.clone()
+    o[..., o.shape[-1] // 2 :] = torch.nan
+    return o, lse
+
+
+def _returned(change: Callable[..., Any], **more: Any) -> Callable[[], AttentionPatch]:
+    return lambda: AttentionPatch(returned=change, **more)
+
+
+def _combined(change: Callable[..., Any]) -> Callable[[], AttentionPatch]:
+    return lambda: patched(design=SPLIT, combine=change)
+
+
+_fault: Any = partial(AttentionFault, stage="combine", op="mla_decode", outputs=("o", "lse"))
+FAULTS: Final[tuple[AttentionFault, ...]] = (
+    _fault(
+        id="C1",
+        title="splits that were skipped are merged",
+        reference="vllm-project/vllm#47188",
+        trigger="fewer keys than four blocks of 16",
+        make=_combined(partial(_scratch_merged, o=0.5, lse=-1.0)),
+    ),
+    _fault(
+        id="C2",
+        title="lse laid out for swapped groups",
+        reference="vllm-project/flash-attention#87",
+        trigger="H != s_q, both above 1",
+        outputs=("lse",),
+        stage="lse",
+        make=_returned(_heads_and_rows_swapped, design=SPLIT),
+    ),
+    _fault(
+        id="C3",
+        title="lse of partials read at another pitch than it was written at",
+        reference="Dao-AILab/flash-attention#2388",
+        trigger="rows that are no multiple of 8",
+        make=_combined(_other_pitch),
+    ),
+    _fault(
+        id="C4",
+        title="rows of o stored by the wrong stride",
+        reference="FlagOpen/FlagGems#5235",
+        trigger="more than one query token",
+        outputs=("o",),
+        make=lambda: AttentionPatch(design=SPLIT, decode=_rows_apart),
+    ),
+    _fault(
+        id="C5",
+        title="lse is that of the last split",
+        reference="flashinfer-ai/flashinfer#58",
+        trigger="more than one split",
+        outputs=("lse",),
+        stage="lse",
+        make=_combined(_last_split),
+    ),
+    _fault(
+        id="C6",
+        title="tiles that were not split return no lse",
+        reference="ROCm/aiter#3606",
+        trigger="requests of at most 64 keys",
+        outputs=("lse",),
+        stage="lse",
+        make=_returned(_unsplit_left_out),
+    ),
+    _fault(
+        id="C7",
+        title="buffers of inactive splits are merged uninitialised",
+        reference="ROCm/aiter#3069",
+        trigger="fewer keys than four blocks of 16",
+        make=_combined(partial(_scratch_merged, o=torch.nan, lse=2.0)),
+    ),
+    _fault(
+        id="C8",
+        title="an empty part is merged as if it had all mass",
+        reference="vllm-project/vllm#15492, Dao-AILab/flash-attention#978",
+        op="merge_state",
+        trigger="an empty part beside a full one",
+        make=lambda: AttentionPatch(merge=_infinite_mass),
+    ),
+    _fault(
+        id="C9",
+        title="rows without keys return a finite lse and stale o",
+        reference="flashinfer-ai/flashinfer#4452, vllm-project/vllm#49294",
+        trigger="a row that sees no key",
+        stage="lse",
+        make=_returned(_marked_finite),
+    ),
+    _fault(
+        id="C10",
+        title="o and lse of empty requests stay as allocated",
+        reference="sgl-project/sglang#22688, flashinfer-ai/flashinfer#3047",
+        trigger="a request without keys",
+        make=_returned(_left_as_allocated),
+    ),
+    _fault(
+        id="C11",
+        title="the exported maximum has another scale than the sum",
+        reference="NVIDIA/TensorRT-LLM#19112",
+        trigger="a scale other than d_k^-1/2, or of another d_k",
+        make=_other_scale_of_the_maximum,
+    ),
+    _fault(
+        id="C12",
+        title="K centred by its mean, lse not compensated",
+        reference="ROCm/aiter#3334",
+        trigger="any call",
+        outputs=("lse",),
+        stage="lse",
+        make=_returned(_centred_keys),
+    ),
+    _fault(
+        id="C14",
+        title="lse padded to 32 rows is taken as dense",
+        reference="feifeibear/long-context-attention#122",
+        op="attention",
+        trigger="more than one head, s_q no multiple of 32",
+        outputs=("lse",),
+        stage="lse",
+        make=_returned(_padded_to_32),
+    ),
+    _fault(
+        id="C15",
+        title="partials stored and read with different strides (emulated: from 256 keys)",
+        reference="hipfire#264",
+        trigger="256 keys or more",
+        outputs=("o",),
+        make=_returned(_half_the_columns),
+    ),
+)

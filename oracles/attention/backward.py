@@ -1,0 +1,141 @@
+"""The backward of softmax attention as kernels compute it: P from the stored lse, delta of the
+stored o, dS stored in 16 bits.
+
+Math: mla.md 1.9,
+    P = exp(S - lse)    delta_i = <dO_i, O_i>    dP = dO V^T    dS = P (dP - delta + dL)
+    dQ = c dS K         dK = c dS^T Q            dV = P^T dO
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.attention.design import OnlineDesign
+from oracles.attention.pipeline import Rows, packed
+from oracles.attention.segment import Segment
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the backward receives beside q, k and v, rows packed as theirs.
+
+    Args:
+        o: [h_kv, R, d_v] as the forward stored it; lse: [h_kv, R], natural.
+        do: [h_kv, R, d_v]; dlse: [h_kv, R], zeros where the loss does not use lse.
+    """
+
+    o: Tensor
+    lse: Tensor
+    do: Tensor
+    dlse: Tensor
+
+
+def delta(run: Backward, given: Given) -> Tensor:
+    """<dO, O> of every row, in the accumulator's format."""
+    return run.arithmetic.store("delta", (given.do * given.o).sum(-1))
+
+
+def recomputed(run: Backward, rows: Rows, given: Given) -> Tensor:
+    """P from the stored lse; 0 for masked keys and rows without keys."""
+    S = run.arithmetic.store("S", run.arithmetic.dot(rows.q, rows.k.mT)) * rows.scale
+    seen = rows.visible & (given.lse != -torch.inf)[..., None]
+    exponent = torch.where(seen, S - given.lse[..., None], torch.full_like(S, -torch.inf))
+    return run.arithmetic.store("exponential", torch.exp(exponent))
+
+
+def d_scores(run: Backward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
+    """dS, before it is stored."""
+    del run
+    return P * (dP - delta[..., None] + dlse[..., None])
+
+
+def dq(run: Backward, dS: Tensor, rows: Rows) -> Tensor:
+    """c dS K of one block of keys."""
+    return run.arithmetic.dot(dS, rows.k) * rows.scale
+
+
+def dk(run: Backward, dS: Tensor, rows: Rows) -> Tensor:
+    """c dS^T q; the rows of all heads of a KV head are summed with it."""
+    return run.arithmetic.dot(dS.mT, rows.q) * rows.scale
+
+
+def dv(run: Backward, P: Tensor, given: Given) -> Tensor:
+    """P^T dO."""
+    return run.arithmetic.dot(run.arithmetic.store("P_backward", P).mT, given.do)
+
+
+@dataclass(frozen=True)
+class BackwardStages:
+    """Every stage of the backward; a fault replaces one."""
+
+    delta: Callable[[Backward, Given], Tensor] = delta
+    weights: Callable[[Backward, Rows, Given], Tensor] = recomputed
+    d_scores: Callable[[Backward, Tensor, Tensor, Tensor, Tensor], Tensor] = d_scores
+    dq: Callable[[Backward, Tensor, Rows], Tensor] = dq
+    dk: Callable[[Backward, Tensor, Rows], Tensor] = dk
+    dv: Callable[[Backward, Tensor, Given], Tensor] = dv
+
+
+BACKWARD = BackwardStages()
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The backward of a design under an arithmetic: its block, its direction."""
+
+    design: OnlineDesign = OnlineDesign()  # noqa: RUF009 # frozen
+    arithmetic: Arithmetic = NATIVE
+    stages: BackwardStages = BACKWARD
+
+    def __call__(
+        self,
+        segment: Segment,
+        stored: tuple[Tensor, Tensor],
+        loss: tuple[Tensor, Tensor | None],
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """dq [H, s_q, d_k], dk [h_kv, s_k, d_k], dv [h_kv, s_k, d_v].
+
+        Args:
+            stored: o [H, s_q, d_v] and lse [H, s_q] as the forward stored them.
+            loss: their cotangents, None where the loss does not depend on lse.
+            dtype: the working type.
+        """
+        rows = packed(segment, dtype)
+        flat, (do, dlse) = rows.q.shape[:2], loss
+        o, lse = (x.to(dtype).reshape(*flat, *x.shape[2:]) for x in stored)
+        given = Given(
+            o,
+            lse,
+            do.to(dtype).reshape(*flat, do.shape[-1]),
+            torch.zeros_like(lse) if dlse is None else dlse.to(dtype).reshape(flat),
+        )
+        found = self.rows(rows, given)
+        names = ("dq", "dk", "dv")
+        q, k, v = (self.arithmetic.store(n, x) for n, x in zip(names, found, strict=True))
+        return q.view(segment.q.shape), k, v
+
+    def rows(self, rows: Rows, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of packed rows, block by block."""
+        dq, dk, dv = torch.zeros_like(rows.q), torch.zeros_like(rows.k), torch.zeros_like(rows.v)
+        delta, stages = self.stages.delta(self, given), self.stages
+        for first, end in self.design.blocks((0, rows.k.shape[1])):
+            block = replace(
+                rows,
+                k=rows.k[:, first:end],
+                v=rows.v[:, first:end],
+                visible=rows.visible[:, first:end],
+            )
+            P = stages.weights(self, block, given)
+            dP = self.arithmetic.dot(given.do, block.v.mT)
+            dS = stages.d_scores(self, P, dP, delta, given.dlse)
+            dS = self.arithmetic.store("dS", dS)
+            dq = self.arithmetic.store("dq_sum", dq + stages.dq(self, dS, block))
+            dk[:, first:end] = stages.dk(self, dS, block)
+            dv[:, first:end] = stages.dv(self, P, given)
+        return dq, dk, dv

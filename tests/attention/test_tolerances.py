@@ -1,0 +1,124 @@
+"""Conforming kernels are within tolerance; kernels of a weaker contract are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.contract import attention_contract
+from kdaverify.budgets.attention.ensemble import ReferenceKernel, kernel, rounded_kernels
+from kdaverify.budgets.attention.reference import (
+    Loss,
+    attention_gradient_reference,
+    attention_reference,
+)
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.sampled import reference_kernels
+from kdaverify.budgets.standard import Reference
+from oracles.attention.backward import Backward
+from oracles.attention.design import OnlineDesign
+from oracles.attention.segment import Segment
+from tests.attention.segments import enclosed, segment, textbook
+
+
+def _outputs(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    return {"o": parts[0][0], "lse": parts[0][1]}
+
+
+def _gradients(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    return dict(zip(("dq", "dk", "dv"), parts[0], strict=True))
+
+
+def _reference(given: Segment, contract: str, dtype: str = "bf16") -> Reference:
+    exact = {name: enclosed(x) for name, x in _outputs([textbook(given)]).items()}
+    declared = attention_contract(contract, FORMATS[dtype])
+    return attention_reference([given], exact, _outputs, declared, method="float64")
+
+
+def _worst(reference: Reference, found: dict[str, Tensor]) -> dict[str, float]:
+    worst = dict[str, float]()
+    for name, x in found.items():
+        allowed, exact = reference.budgets[name], reference.exact(name)
+        error = exact.error(x).masked_fill(torch.isinf(x), 0.0)
+        worst[name] = max(allowed.ratios(allowed.measure(error, exact)).values())
+    return worst
+
+
+def _run(contract: str, design: OnlineDesign, dtype: str = "bf16") -> ReferenceKernel:
+    declared = attention_contract(contract, FORMATS[dtype])
+    library = reference_kernels(declared)["library order"]
+    return kernel(design, library, declared.accumulate.dtype)
+
+
+@pytest.mark.parametrize("std", [0.05, 1.0, 8.0])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_designs_outside_the_ensemble_are_within_tolerance(std: float, dtype: str) -> None:
+    given = segment(std=std, s_k=300, dtype=FORMATS[dtype].dtype, H=8)
+    contract = f"online64-{dtype}"
+    reference = _reference(given, contract, dtype)
+    for block, splits, merge in ((48, 3, "tree"), (17, 5, "reversed")):
+        design = OnlineDesign(block, "backward", splits, "uneven", merge, base="e", scale="scores")  # pyright: ignore[reportArgumentType]
+        found = _outputs([_run(contract, design, dtype).forward(given)])
+        assert max(_worst(reference, found).values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "std", "output"),
+    [
+        ("S:bf16", 8.0, "lse"),
+        ("S:bf16", 8.0, "o"),
+        ("P:e4m3", 1.0, "o"),
+        ("partial_o:bf16", 8.0, "o"),
+        ("partial_lse:bf16", 1.0, "lse"),
+    ],
+)
+def test_a_narrower_format_than_declared_is_over_tolerance(
+    stored: str, std: float, output: str
+) -> None:
+    given = segment(std=std, s_k=500, H=16, s_q=4, d_v=64, dtype=torch.bfloat16)
+    reference = _reference(given, "online64-bf16")
+    design = OnlineDesign(splits=8 if "partial" in stored else 1)
+    found = _outputs([_run(f"online64-bf16[{stored}]", design).forward(given)])
+    assert _worst(reference, found)[output] > 1
+
+
+def test_row_sums_of_rounded_p_have_to_be_declared() -> None:
+    given = segment(s_k=500, H=16, dtype=torch.bfloat16)
+    found = _outputs([_run("online64-bf16", OnlineDesign(row_sum="rounded")).forward(given)])
+    assert _worst(_reference(given, "online64-bf16"), found)["lse"] > 1
+    free = _worst(_reference(given, "online64-bf16[row_sum:free]"), found)
+    assert max(free.values()) <= 1
+
+
+def test_lazy_rescaling_has_to_be_declared_and_is_then_within_tolerance() -> None:
+    given = segment(std=8.0, s_k=500, H=16, dtype=torch.bfloat16)
+    lazy = OnlineDesign(block=32, rescale="lazy", lazy=8.0)
+    found = _outputs([_run("online64-bf16", lazy).forward(given)])
+    assert max(_worst(_reference(given, "online64-bf16[lazy:8]"), found).values()) <= 1
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_gradients_are_measured_against_the_products_of_ds(shift: float) -> None:
+    given = segment(s_k=128, d_v=32, dtype=torch.bfloat16, empty=False)
+    k = given.k.clone()
+    k[..., 0] += shift  # common to all keys: dS sums to 0 only up to rounding
+    given = replace(given, k=k)
+    rng = torch.Generator().manual_seed(3)
+    do = torch.randn(textbook(given)[0].shape, generator=rng).bfloat16()
+    o, lse = textbook(given)
+    exact = _gradients([Backward()(given, (o, lse), (do, None), torch.float64)])
+    enclosures = {name: enclosed(x) for name, x in exact.items()}
+    contract = attention_contract("online64-bf16", FORMATS["bf16"])
+    reference = attention_gradient_reference(
+        [given], [Loss(do, None)], enclosures, _gradients, contract, method="float64"
+    )
+    other = _run("online64-bf16", OnlineDesign(block=24, direction="backward", base="e"))
+    found = _gradients([other.backward(given, other.forward(given), do, None)])
+    assert max(_worst(reference, found).values()) <= 1
+    narrow = next(iter(rounded_kernels(attention_contract("online64-bf16[dS:e4m3]")).values()))
+    wrong = _gradients([narrow.backward(given, narrow.forward(given), do, None)])
+    assert _worst(reference, wrong)["dq"] > 1
