@@ -40,7 +40,7 @@ def by_balls(segment: Segment, *, bits: int = BITS) -> Attended:
     """
     before, ctx.prec = ctx.prec, bits
     try:
-        return _attended(segment, Numbers(arb, lambda x: x.exp(), lambda x: x.log()), _enclosed)
+        return _attended(segment, Numbers(arb, arb.exp, arb.log), _enclosed)
     finally:
         ctx.prec = before
 

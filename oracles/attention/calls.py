@@ -86,8 +86,9 @@ class RequestsCall(TensorCall):
     softmax_scale: float
     causal: bool
 
-    @property
+    @cached_property
     def requests(self) -> tuple[Request, ...]:
+        """Where every request lies, in order."""
         raise NotImplementedError
 
     @property

@@ -309,15 +309,12 @@ class Backward:
 
     def gradients(self) -> tuple[Known, Known, Known]:
         """dq, dk, dv."""
-        segment = self.softmax.segment
-        dk, dv = self._dk(), self._dv()
-        return self._dq(), *(
-            (
-                segment.of_key_heads(value),
-                error.mapped(segment.of_key_heads, segment.of_key_heads),
-            )
-            for value, error in (dk, dv)
-        )
+        return self._dq(), self._of_key_heads(self._dk()), self._of_key_heads(self._dv())
+
+    def _of_key_heads(self, known: Known) -> Known:
+        value, error = known
+        add = self.softmax.segment.of_key_heads
+        return add(value), error.mapped(add, add)
 
     def _dq(self) -> Known:
         soft, (ds, bound, variance) = self.softmax, self._scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ class MlaDecodeOperator(SoftmaxOperator):
     keywords = ("d_v", "softmax_scale", "causal")
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
     has_backward = False
-    plain: Mapping[str, Any] = {"table": "identity", "causal": True}
+    plain: ClassVar = {"table": "identity", "causal": True}
     sizes = {"d_v": (1, 2, 4, 8, 16), "page": (1, 4, 16)}  # noqa: RUF012
 
     def arguments(self, call: MlaDecodeCall, takes: FunctionTakes) -> dict[str, Any]:
@@ -75,6 +75,9 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> MlaDecodeProblem:
         return MlaDecodeProblem(dtype=dtype, seed=seed, s_q=2, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+
+    def example(self) -> MlaDecodeProblem:
+        return MlaDecodeProblem(k_lengths=(70, 0, 5), s_q=2, H=6, dtype="bf16")
 
     def traits(self, problem: MlaDecodeProblem) -> Mapping[str, bool]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from hypothesis import strategies as st
 from torch import Tensor
@@ -40,7 +40,7 @@ class AttentionOperator(SoftmaxOperator):
         "layout": ("batched", "packed"),
         "value_width": ("any", "same"),
     }
-    plain: Mapping[str, Any] = {"value": "normal", "causal": False}
+    plain: ClassVar = {"value": "normal", "causal": False}
     sizes = {"B": (1,), "d_k": (2, 4, 8, 16, 32), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
 
     def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
@@ -98,6 +98,9 @@ class AttentionOperator(SoftmaxOperator):
         return self.probe(dtype).replace(
             B=1, q_lengths=(3, 0, 5), k_lengths=(7, 2, 3), s_q=9, s_k=13
         )
+
+    def example(self) -> AttentionProblem:
+        return AttentionProblem(B=2, s_q=3, s_k=70, H=6, h_kv=2, causal=True, dtype="bf16")
 
     def laws(self) -> Mapping[str, Law]:
         return DENSE_LAWS

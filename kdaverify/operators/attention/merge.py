@@ -85,6 +85,9 @@ class MergeOperator(TolerancesOperator):
             yield {"parts": "normal"}, detail
         yield from super().smaller(problem, detail)
 
+    def example(self) -> MergeProblem:
+        return MergeProblem(T=7, H=3, parts="empty", dtype="bf16")
+
     def traits(self, problem: MergeProblem) -> Mapping[str, bool]:
         return {
             **super().traits(problem),

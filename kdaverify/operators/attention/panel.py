@@ -157,15 +157,13 @@ def _fields(draw: st.DrawFn, dtype: str) -> dict[str, Any]:
 @st.composite
 def random_dense(draw: st.DrawFn, dtype: str) -> AttentionProblem:
     """Batches and packs, which shrink to one query and one key."""
-    fields = _fields(draw, dtype) | {
-        "causal": draw(st.booleans()),
-        "value": draw(st.sampled_from([*VALUES])),
-    }
+    own = {"causal": draw(st.booleans()), "value": draw(st.sampled_from([*VALUES]))}
+    fields: dict[str, Any] = _fields(draw, dtype) | own
     if draw(st.booleans()):
         pairs = draw(st.lists(st.tuples(st.integers(0, 20), LENGTHS), min_size=1, max_size=5))
         q, k = (tuple(pair[n] for pair in pairs) for n in range(2))
         spare = draw(st.integers(0, 3))
-        sizes = {"s_q": max(sum(q) + spare, 1), "s_k": max(sum(k) + spare, 1)}
+        sizes: dict[str, Any] = {"s_q": max(sum(q) + spare, 1), "s_k": max(sum(k) + spare, 1)}
         return AttentionProblem(q_lengths=q, k_lengths=k, **sizes, **fields)
     return AttentionProblem(
         B=draw(st.integers(1, 3)),

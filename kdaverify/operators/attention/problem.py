@@ -140,7 +140,15 @@ class AttentionProblem(SoftmaxProblem):
             )
         ]
         offsets = [None if x is None else _offsets(x) for x in (self.q_lengths, self.k_lengths)]
-        return AttentionCall(*tensors, *offsets, self.softmax_scale, self.causal)
+        return AttentionCall(
+            tensors[0],
+            tensors[1],
+            tensors[2],
+            offsets[0],
+            offsets[1],
+            self.softmax_scale,
+            self.causal,
+        )
 
     def _rows(self, name: str, rows: int, parts: list[Tensor]) -> Tensor:
         """Requests one after another in a pack, with rows of nobody behind, or one an entry."""

@@ -98,7 +98,7 @@ class Port:
 
 def adapter(op: str, port: Port, name: str = "port", **options: Any) -> Any:
     function = port.attention if op == "attention" else port.decode
-    given = {"contract": "online", "dtypes": FORMATS, "gradients": False, **options}
+    given = {"dtypes": FORMATS, "gradients": False, **options}
     return kv.kernel(op=op, name=name, **given)(function)
 
 

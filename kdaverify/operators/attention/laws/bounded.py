@@ -27,7 +27,7 @@ def bounds(
     adapter: Adapter, problem: Any, call: Any, given: Mapping[str, Tensor] | None = None
 ) -> Tensors:
     """The largest error of every element that a conforming kernel has, by output or gradient."""
-    contract = adapter.contract(problem.dtype)
+    contract: Any = adapter.contract(problem.dtype)
     found = counted(call, given, contract, FORMATS[problem.dtype])
     return {name: error.bound for name, (_, error) in found.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import Law, nothing_else, of_any
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.bounded import bounds, merged, summed, within
-from kdaverify.operators.relations import Tensors, exactly, relation, run, same
+from kdaverify.operators.relations import Check, Tensors, exactly, relation, run, same
 from oracles.attention.calls import MlaDecodeCall
 
 SECTION: Final = "mla.md 5"
@@ -145,8 +146,26 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     return within(after, found, wanted, allowed, "with a constant added to all keys")
 
 
-def _law(name: str, statement: str, exists_for: str, check: Any, **options: Any) -> Law:
-    return relation(name, statement, exists_for, check, section=SECTION, **options)
+def _law(
+    name: str,
+    statement: str,
+    exists_for: str,
+    check: Check,
+    *,
+    asked: Callable[[Any], str | None] = of_any,
+    becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
+    **draws: Any,
+) -> Law:
+    return relation(
+        name,
+        statement,
+        exists_for,
+        check,
+        asked=asked,
+        becomes=becomes,
+        section=SECTION,
+        **draws,
+    )
 
 
 _CHECKS: Final = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import Law, nothing_else, of_any
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.backward import BACKWARD_LAWS
 from kdaverify.operators.attention.laws.bounded import bounds, merged, summed, within
-from kdaverify.operators.relations import Tensors, exactly, relation, run, same
+from kdaverify.operators.relations import Check, Tensors, exactly, relation, run, same
 from oracles.attention.calls import AttentionCall
 
 SECTION: Final = "mla.md 5"
@@ -205,7 +206,8 @@ def _singles(adapter: Adapter, problem: Any) -> list[Outcome]:
             call.q[:, at.rows].contiguous(),
             call.k[:, keys].contiguous(),
             call.v[:, keys].contiguous(),
-            *offsets,
+            offsets[0],
+            offsets[1],
             call.softmax_scale,
             call.causal,
         )
@@ -231,8 +233,26 @@ def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same(adapter, call, found, run(adapter, problem, call), "with NaN in rows of nobody")
 
 
-def _law(name: str, statement: str, exists_for: str, check: Any, **options: Any) -> Law:
-    return relation(name, statement, exists_for, check, section=SECTION, **options)
+def _law(
+    name: str,
+    statement: str,
+    exists_for: str,
+    check: Check,
+    *,
+    asked: Callable[[Any], str | None] = of_any,
+    becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
+    **draws: Any,
+) -> Law:
+    return relation(
+        name,
+        statement,
+        exists_for,
+        check,
+        asked=asked,
+        becomes=becomes,
+        section=SECTION,
+        **draws,
+    )
 
 
 ALL_KEYS: Final[dict[str, Any]] = {**BATCH, "causal": False}
