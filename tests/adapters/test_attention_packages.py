@@ -11,10 +11,12 @@ from torch import Tensor
 from kdaverify.adapters import torch_attention
 from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.isolation.isolated import housed
 from kdaverify.adapters.operator_kernel import operator_kernel
 from kdaverify.adapters.registry import find
 from kdaverify.checks.forward import forward
 from kdaverify.checks.outcome import Outcome
+from kdaverify.limits import Limits
 from kdaverify.operators.attention.problem import (
     AttentionProblem,
     MergeProblem,
@@ -42,7 +44,12 @@ MERGES: Final = ("torch-ring-merge", "vllm-triton-merge", "vllm-torch-merge")
 def _judged(adapter: Any, problem: Any) -> list[Outcome]:
     if reason := adapter.missing() or adapter.supports(problem):
         pytest.skip(reason)
-    return list(forward(adapter, problem))
+    # Triton cannot be interpreted in a process that has imported it to compile.
+    judged = housed(adapter, adapter.name, limits=Limits()) if adapter.isolated else adapter
+    try:
+        return list(forward(judged, problem))
+    finally:
+        judged.end()
 
 
 def _ordinary(adapter: Any) -> AttentionProblem:
@@ -89,7 +96,7 @@ def test_a_package_called_with_a_wrong_scale_is_rejected(factor: float) -> None:
     def wrong(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Any:
         return torch_attention.FLEX(q, k, v, softmax_scale=factor * softmax_scale, causal=causal)
 
-    options = {"name": "wrong", "dtypes": ("fp32",), "contract": contracts("math-{}")["fp32"]}
+    options = {"name": "wrong", "dtypes": ("fp32",), "contract": contracts("math-{0}")["fp32"]}
     adapter = operator_kernel("attention", wrong, options, FRAMEWORKS["torch"])
     outcomes = _judged(adapter, _ordinary(adapter))
     assert {one.output for one in outcomes if one.status.rejects} == {"o", "lse"}
