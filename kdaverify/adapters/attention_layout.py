@@ -19,23 +19,9 @@ def by_heads(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.transpose(1, 2) for tensor in tensors)
 
 
-def contracts(
-    pattern: str, narrow: str = "", dtypes: tuple[str, ...] = FLOATS
-) -> Mapping[str, AttentionContract]:
-    """The contract of every format.
-
-    Args:
-        pattern: of its name, "{}" being the format.
-        narrow: what 16-bit formats have in brackets, "{}" likewise.
-    """
-    return {
-        dtype: attention_contract(
-            pattern.format(dtype)
-            + ("" if dtype == "fp32" or not narrow else f"[{narrow.replace('{}', dtype)}]"),
-            FORMATS[dtype],
-        )
-        for dtype in dtypes
-    }
+def contracts(pattern: str, dtypes: tuple[str, ...] = FLOATS) -> Mapping[str, AttentionContract]:
+    """The contract of every format; "{0}" in the pattern of its name is the format."""
+    return {dtype: attention_contract(pattern.format(dtype), FORMATS[dtype]) for dtype in dtypes}
 
 
 def refusing(*refusals: Refusal) -> Refusal:

@@ -59,10 +59,10 @@ ATTENTION: Final = operator_kernel(
         "lse": "none",
         "empty_out": "unspecified",
         "supports": some_keys,
-        "contract": contracts("math-{}", "S:{}"),
+        "contract": contracts("math-{0}[scale:q;q_scaled:{0};S:{0}]"),
         "environment": _environment,
         "missing": lambda: absent(("mlx",), "pip install 'mlx[cpu]'"),
     },
     FRAMEWORKS["torch"],
 )
-"""On a CPU it stores scores and normalised weights in the format of q."""
+"""On a CPU it scales q first, and stores it, scores and normalised weights in the format of q."""

@@ -103,7 +103,7 @@ ATTENTION: Final = operator_kernel(
         "lse": "none",
         "causal_alignment": "top_left",
         "supports": some_keys,
-        "contract": contracts("math-{}", "S:{}", DTYPES),
+        "contract": contracts("math-{0}[S:{0}]", DTYPES),
         "proof": lambda: _RAN[0],
         "environment": lambda: versions("onnxruntime", "onnx"),
         "missing": lambda: absent(("onnx", "onnxruntime"), "pip install 'kdaverify[onnxruntime]'"),

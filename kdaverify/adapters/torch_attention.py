@@ -90,7 +90,7 @@ SDPA_FLASH: Final = _adapter(
     "attention",
     _flash,
     "torch-sdpa-flash",
-    contract=contracts("online64-{}"),
+    contract=contracts("online64-{0}"),
     causal_alignment="top_left",
     value_width="same",
     # scaled_dot_product_attention takes its math path for no keys; the kernel ends the process.
@@ -106,7 +106,7 @@ SDPA_MATH: Final = _adapter(
 )
 """It computes in fp32 to its one rounding."""
 FLEX: Final = _adapter(
-    "attention", _flex, "torch-flex", contract=contracts("math-{}"), gradients=False
+    "attention", _flex, "torch-flex", contract=contracts("math-{0}"), gradients=False
 )
 """Its backward is CUDA's alone."""
 SDPA_EFFICIENT: Final = _adapter(
@@ -115,7 +115,7 @@ SDPA_EFFICIENT: Final = _adapter(
     "torch-sdpa-efficient",
     device="cuda",
     lse="none",
-    contract=contracts("online64-{}"),
+    contract=contracts("online64-{0}"),
     causal_alignment="top_left",
     supports=some_keys,
 )
@@ -126,7 +126,7 @@ SDPA_CUDNN: Final = _adapter(
     dtypes=("bf16", "fp16"),
     device="cuda",
     lse="none",
-    contract=contracts("online64-{}", dtypes=("bf16", "fp16")),
+    contract=contracts("online64-{0}", dtypes=("bf16", "fp16")),
     causal_alignment="top_left",
     supports=some_keys,
 )

@@ -49,7 +49,7 @@ HALF: Final = ("bf16", "fp16")
 EAGER_HALF: Final = _adapter(
     "transformers-eager-attention-half",
     dtypes=HALF,
-    contract=contracts("math-{}", "product:{};S:{}", HALF),
+    contract=contracts("math-{0}[product:{0};S:{0}]", HALF),
     gradients=False,
 )
 """Products, scaled scores and normalised weights are stored in 16 bits. So is dP, and dk of every

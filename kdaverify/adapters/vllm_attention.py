@@ -204,7 +204,7 @@ DECODE_KERNEL: Final = _adapter(
     "mla_decode",
     _decode,
     "vllm-triton-decode",
-    contract=contracts("online32-{}", f"splits:{SPLITS}"),
+    contract=contracts(f"online32-{{0}}[splits:{SPLITS}]"),
     supports=_one_query,
 )
 MERGE_KERNEL: Final = _adapter("merge_state", _merge, "vllm-triton-merge")

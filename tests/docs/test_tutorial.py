@@ -19,8 +19,9 @@ pytestmark = pytest.mark.whole_run
 SECONDS = 400
 
 
-def test_every_step_of_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
-    steps = [block for block in blocks(ROOT / "docs" / "tutorial.md") if block.language]
+@pytest.mark.parametrize("page", ["tutorial.md", "tutorial_attention.md"])
+def test_every_step_of_a_tutorial_prints_what_it_shows(page: str, tmp_path: Path) -> None:
+    steps = [block for block in blocks(ROOT / "docs" / page) if block.language]
     assert [block.language for block in steps].count("console") >= 3
     for block in steps:
         if block.language == "python":
