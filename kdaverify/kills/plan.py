@@ -47,7 +47,7 @@ class Plan:
         return tuple(dict.fromkeys((SMOKE, self.profile)))
 
     @property
-    def conforming(self) -> tuple[str, ...]:
+    def right_kernels(self) -> tuple[str, ...]:
         """The kernels whose rejection is a false alarm."""
         return catalogue_by(self.impl).conforming
 
@@ -57,7 +57,7 @@ class Plan:
         """
         rows, ids = list(done), {fault.id for fault in self.faults}
         runs = (
-            [(name, of) for of in reversed(self.profiles) for name in self.conforming]
+            [(name, of) for of in reversed(self.profiles) for name in self.right_kernels]
             if self.legal
             else []
         )
