@@ -349,8 +349,8 @@ def conclude(tally: Tally) -> None:
     limit = upper(len(tally.alarms), legal)
     print(*tally.alarms, sep="\n")
     print(
-        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {legal} legal runs: less"
-        f" than {limit:.2g} of them, with 95 %"
+        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {legal} legal runs:"
+        f" less than {limit:.2g} of them, with 95 %"
     )
 
 

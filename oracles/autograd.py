@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
-from oracles.tensors import GRADIENTS, OUTPUTS, SIGNATURE
+from oracles.tensors import GRADIENTS, OUTPUTS
 
 FORWARD_ONLY: Final = "forward only: "
 
@@ -46,7 +46,11 @@ def differentiate(
         ForwardOnlyError: no output has a graph.
     """
     leaves = {name: leaf(getattr(inputs, name)) for name in _given(inputs)}
-    by_input = derivatives(lambda: forward(replace(inputs, **leaves)), leaves, cotangents)
+
+    def outputs() -> dict[str, Any]:
+        return dict(zip(OUTPUTS, forward(replace(inputs, **leaves)), strict=True))
+
+    by_input = derivatives(outputs, leaves, cotangents.by_output())
     return Gradients(**{gradient: by_input.get(name) for gradient, name in GRADIENTS.items()})
 
 
@@ -59,32 +63,58 @@ def leaf(tensor: Tensor) -> Tensor:
 
 
 def derivatives(
-    call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor], cotangents: Cotangents
+    call: Callable[[], Mapping[str, Any]],
+    leaves: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The gradients of every leaf that torch's autograd finds.
+    """The gradients of every leaf that torch's autograd finds, for a call of any operator.
 
     Args:
-        call: gives o and S_T, made from the leaves; what is no tensor, or has no graph, has no
-            gradient.
+        call: gives the outputs by name, made from the leaves; what is no tensor, or has no graph,
+            has no gradient.
         leaves: by name; they require gradients.
+        cotangents: by the name of the output.
     Returns:
         By the name of the leaf, in its type; zeros where the graph does not reach.
     Raises:
         ForwardOnlyError: no output has a graph.
     """
     outputs = _with_graph(call)
-    attached = {
-        name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)
-    }
-    if not attached:
+    if not any(map(_has_graph, outputs.values())):
         raise ForwardOnlyError("no output carries a gradient graph of torch")
-    wanted = {output: getattr(cotangents, name) for name, output in SIGNATURE.cotangents.items()}
-    asked = {name: dy for name, dy in wanted.items() if dy is not None and name in attached}
-    found = _grad([attached[name] for name in asked], list(asked.values()), list(leaves.values()))
+    return gradients_of(outputs, leaves, cotangents)
+
+
+def gradients_of(
+    outputs: Mapping[str, Any],
+    leaves: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    *,
+    keep: bool = False,
+) -> dict[str, Tensor]:
+    """The gradients of every leaf, of outputs that were made from them.
+
+    Zeros where nothing that is differentiated depends on a leaf: a state that comes back detached
+    has no gradient, and is judged so.
+
+    Args:
+        keep: whether the graph can be walked again.
+    """
+    reached = [name for name in cotangents if _has_graph(outputs[name])]
+    if not reached:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    found = torch.autograd.grad(
+        [outputs[name] for name in reached],
+        list(leaves.values()),
+        [cotangents[name].to(outputs[name].dtype) for name in reached],
+        retain_graph=keep,
+        allow_unused=True,
+        materialize_grads=True,
+    )
     return dict(zip(leaves, found, strict=True))
 
 
-def _with_graph(call: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+def _with_graph(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
         with torch.enable_grad():
             return call()
@@ -101,15 +131,3 @@ def _given(inputs: Inputs) -> list[str]:
 
 def _has_graph(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
-
-
-def _grad(outputs: list[Tensor], cotangents: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
-    """Zeros where nothing that is differentiated depends on a leaf: a state that comes back
-    detached has no gradient, and is judged so.
-    """
-    if not outputs:
-        return [torch.zeros_like(leaf) for leaf in leaves]
-    given = [dy.to(y.dtype) for y, dy in zip(outputs, cotangents, strict=True)]
-    return list(
-        torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True)
-    )

@@ -51,6 +51,11 @@ class Cotangents:
         )
         return do.to(dtype), d_final_state.to(dtype)
 
+    def by_output(self) -> dict[str, Tensor]:
+        """Those that are given, by the name of the output."""
+        named = {output: getattr(self, name) for name, output in SIGNATURE.cotangents.items()}
+        return {output: dy for output, dy in named.items() if dy is not None}
+
     def on(self, device: torch.device | str) -> Cotangents:
         """The same on another device."""
         return Cotangents(

@@ -454,12 +454,13 @@ class KernelAdapter(Adapter):
         leaves = {name: leaf(handed[name]) for name in FLOATING if handed[name] is not None}
         handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
 
-        def outputs() -> tuple[Any, Any]:
-            o, final_state = self._split(entry({**handed, **leaves}))
+        def outputs() -> dict[str, Any]:
+            returned = self._split(entry({**handed, **leaves}))
             self._ran = entry.place
-            return handover.canonical("o", o), handover.canonical("final_state", final_state)
+            named = zip(OUTPUTS, returned, strict=True)
+            return {name: handover.canonical(name, value) for name, value in named}
 
-        found = derivatives(outputs, leaves, cotangents)
+        found = derivatives(outputs, leaves, cotangents.by_output())
         handover.show_edits()
         by_gradient = {gradient: (name, found.get(name)) for gradient, name in GRADIENTS.items()}
         return Gradients(

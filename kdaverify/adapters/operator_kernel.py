@@ -13,14 +13,13 @@ from torch import Tensor
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
 from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.adapters.frameworks import Framework, framework_of
-from kdaverify.adapters.placement import lacks_device, shares_memory
+from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.canonical import ProblemError
 from kdaverify.operator import call_operator
 from kdaverify.operators.function import FunctionOperator, FunctionTakes
-from oracles.autograd import ForwardOnlyError, leaf
-from oracles.signature import Role
+from oracles.autograd import ForwardOnlyError, derivatives, leaf
 
 SHARED: Final = (
     "name",
@@ -269,53 +268,29 @@ class FunctionAdapter(Adapter):
         return self._forward(inputs, self._declared.step or self._function)
 
     def _forward(self, inputs: Any, function: Function) -> dict[str, Any]:
-        there = inputs if inputs.device.type == self.device else inputs.on(self.device)
-        kept = there.copied()
-        found = self._called(function, there, {})
-        _show_edits(there, kept, inputs)
-        return {name: _home(value, there, inputs) for name, value in found.items()}
+        return on_device(self.device, lambda x: self._called(function, x, {}), inputs)
 
-    # A graph is wanted, whatever the caller wants for itself.
-    @torch.inference_mode(mode=False)
     def gradients(self, inputs: Any, cotangents: Any) -> dict[str, Any]:
         if not self.differentiable:
             raise ForwardOnlyError(f"{self.name} declares gradients=False")
-        there = inputs.on(self.device)
-        signature = there.signature
-        sources = {
-            name: source
-            for name, source in signature.gradients.items()
-            if getattr(there, source) is not None
+        return gradients_on_device(self.device, self._differentiated, inputs, cotangents)
+
+    # A graph is wanted, whatever the caller wants for itself.
+    @torch.inference_mode(mode=False)
+    def _differentiated(self, inputs: Any, cotangents: Mapping[str, Any]) -> dict[str, Any]:
+        given, signature = inputs.tensors(), inputs.signature
+        sources = {dx: name for dx, name in signature.gradients.items() if name in given}
+        leaves = {name: leaf(given[name]) for name in sources.values()}
+        call = replace(inputs, **leaves)
+        by_output = {
+            signature.cotangents[name]: dy for name, dy in cotangents.items() if dy is not None
         }
-        leaves = {source: leaf(getattr(there, source)) for source in sources.values()}
-        kept, call = there.copied(), replace(there, **leaves)
-        given = {
-            signature.cotangents[name]: dy.to(self.device)
-            for name, dy in cotangents.items()
-            if dy is not None
-        }
-        with torch.enable_grad():
-            found = self._differentiable(call)
-        attached = {
-            name: y for name, y in found.items() if isinstance(y, Tensor) and y.requires_grad
-        }
-        if not attached:
-            raise ForwardOnlyError("no output carries a gradient graph of torch")
-        asked = [name for name in given if name in attached]
-        grads = torch.autograd.grad(
-            [attached[name] for name in asked],
-            [*leaves.values()],
-            [given[name].to(attached[name].dtype) for name in asked],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        _show_edits(there, kept, inputs)
+        found = derivatives(lambda: self._called(self._function, call, {}), leaves, by_output)
         # A gradient lies where its tensor does, and rows of nobody have none.
-        by_name = {
-            name: self._operator.canonical(source, dx, there, self.takes)
-            for (name, source), dx in zip(sources.items(), grads, strict=True)
+        return {
+            dx: self._operator.canonical(name, found[name], inputs, self.takes)
+            for dx, name in sources.items()
         }
-        return {name: dx.to(inputs.device) for name, dx in by_name.items()}
 
     def called_with(self, inputs: Any, unknown: Mapping[str, Any]) -> None:
         self._called(self._function, inputs, unknown)
@@ -331,20 +306,12 @@ class FunctionAdapter(Adapter):
             **({} if own is None else own()),
         }
 
-    def _differentiable(self, call: Any) -> dict[str, Any]:
-        try:
-            return self._called(self._function, call, {})
-        except RuntimeError as error:
-            if "Tensor that requires grad" in str(error):
-                raise ForwardOnlyError(f"it leaves torch, {error}") from error
-            raise
-
     def _called(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
         returned = self._operator.invoked(function, call, self.takes, unknown)
         self._ran = place_of(function)
-        parts: tuple[Any, ...] = (
-            tuple(returned) if isinstance(returned, tuple | list) else (returned,)
-        )  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        parts: tuple[Any, ...] = (returned,)
+        if isinstance(returned, tuple | list):
+            parts = tuple(returned)  # pyright: ignore[reportUnknownArgumentType]
         named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
         return {
             name: (
@@ -355,30 +322,3 @@ class FunctionAdapter(Adapter):
             for name, value in named.items()
             if name in self.takes.returns
         }
-
-
-@torch.no_grad()
-def _show_edits(there: Any, kept: Any, inputs: Any) -> None:
-    """Edits in the caller's tensors what the kernel edited in its own."""
-    for name, before in kept.tensors().items():
-        after, mine = getattr(there, name), getattr(inputs, name)
-        if not shares_memory(after, mine) and not torch.equal(
-            after.nan_to_num(), before.nan_to_num()
-        ):
-            mine.copy_(after)
-
-
-def _home(value: Any, there: Any, inputs: Any) -> Any:
-    """An output where the inputs lie; one in the memory of an input is that input of the caller."""
-    if not isinstance(value, Tensor) or there is inputs:
-        return value
-    own = there.signature.tensors(there, Role.TOKEN, Role.STATE, Role.PARAMETER)
-    alias = next(
-        (
-            name
-            for name, source in own.items()
-            if shares_memory(value, source) and value.shape == source.shape
-        ),
-        None,
-    )
-    return value.to(inputs.device) if alias is None else getattr(inputs, alias)

@@ -3,56 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, Output
-from oracles.gradients import Cotangents, Gradients
-from oracles.inputs import Inputs
-from oracles.tensors import TENSORS
+from kdaverify.adapters.base import Adapter, values_of
+from kdaverify.operator import call_operator
+from oracles.signature import TensorCall
+
+C = TypeVar("C", bound=TensorCall)
+Values = TypeVar("Values")
 
 
-def on_device(device: str, call: Callable[[Inputs], Output], inputs: Inputs) -> Output:
+def on_device(device: str, call: Callable[[C], Values], inputs: C) -> Values:
     """`call` on a copy of the inputs on `device`; the outputs come back to where the inputs lie.
 
     An input that the kernel edited there is edited in `inputs` too, and an output in the memory of
-    an input becomes that input of the
-    caller: here the harness looks for both.
+    an input becomes that input of the caller: here the harness looks for both.
     """
-    home = inputs.q.device
-    if home.type == device:
+    if inputs.device.type == device:
         return call(inputs)
     there = inputs.on(device)
     kept = there.copied()
-    output = call(there)
+    found = values_of(call(there))
     _show_edits(inputs, there, kept)
-    return Output(
-        _home(output.o, inputs, there, home), _home(output.final_state, inputs, there, home)
+    return call_operator(inputs.op).returned(
+        {name: _home(value, inputs, there) for name, value in found.items()}
     )
 
 
 def gradients_on_device(
-    device: str,
-    call: Callable[[Inputs, Cotangents], Gradients[Any]],
-    inputs: Inputs,
-    cotangents: Cotangents,
-) -> Gradients[Any]:
+    device: str, call: Callable[[C, Any], Values], inputs: C, cotangents: Any
+) -> Values:
     """The same for a backward: gradients come back to where the inputs lie."""
-    home = inputs.q.device
-    if home.type == device:
+    if inputs.device.type == device:
         return call(inputs, cotangents)
-    there = inputs.on(device)
+    operator, there = call_operator(inputs.op), inputs.on(device)
     kept = there.copied()
-    found = call(there, cotangents.on(device))
+    given = {name: _on(dy, device) for name, dy in values_of(cotangents).items()}
+    found = values_of(call(there, operator.cotangents(given)))
     _show_edits(inputs, there, kept)
-    return Gradients(
-        **{
-            name: dx.to(home) if isinstance(dx, Tensor) else dx
-            for name, dx in found.named().items()
-        }
-    )
+    return operator.returned({name: _on(dx, inputs.device) for name, dx in found.items()})
+
+
+def _on(value: Any, device: torch.device | str) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def lacks_device(device: str) -> str | None:
@@ -67,21 +63,22 @@ def lacks_device(device: str) -> str | None:
 
 
 @torch.no_grad()
-def _show_edits(inputs: Inputs, there: Inputs, kept: Inputs) -> None:
-    for name in TENSORS:
-        after, before = getattr(there, name), getattr(kept, name)
-        if before is not None and not torch.equal(after, before):
+def _show_edits(inputs: TensorCall, there: TensorCall, kept: TensorCall) -> None:
+    """Edits in the caller's tensors what the kernel edited in its own; NaN is equal to NaN."""
+    for name, before in kept.tensors().items():
+        after = getattr(there, name)
+        if not torch.equal(after.nan_to_num(), before.nan_to_num()):
             getattr(inputs, name).copy_(after)
 
 
-def _home(value: Any, inputs: Inputs, there: Inputs, home: torch.device) -> Any:
+def _home(value: Any, inputs: TensorCall, there: TensorCall) -> Any:
+    """An output where the inputs lie; one in the memory of an input is that input of the caller."""
     if not isinstance(value, Tensor):
         return value
-    for name in TENSORS:
-        source = getattr(there, name)
-        if source is not None and shares_memory(value, source) and value.shape == source.shape:
+    for name, source in there.tensors().items():
+        if shares_memory(value, source) and value.shape == source.shape:
             return getattr(inputs, name)
-    return value.to(home)
+    return value.to(inputs.device)
 
 
 def shares_memory(a: Tensor, b: Tensor) -> bool:

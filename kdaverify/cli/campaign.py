@@ -215,8 +215,8 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
     if len({*devices.values()}) > 1:
         told = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise Complaint(
-            f"--impl: wanted implementations of one device, got {told}; run one campaign for each"
-            " device"
+            f"--impl: wanted implementations of one device, got {told}; run one campaign for"
+            " each device"
         )
     device = next(iter(devices.values()))
     if name is EngineName.LOCAL:

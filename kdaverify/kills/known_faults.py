@@ -8,7 +8,6 @@ from typing import Protocol
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
-from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.operator import DEFAULT, CallOperator, call_operator
 from kdaverify.plugin.suite_files import shipped
 
@@ -120,5 +119,4 @@ def shipped_catalogue(op: str = "") -> FaultCatalogue:
 
 def suites_by(impl: str) -> list[str]:
     """The suites that test it, by property."""
-    group = operator_by(impl).group
-    return sorted(name for name in shipped() if group in PROPERTIES[name].groups)
+    return sorted(shipped(operator_by(impl).name))

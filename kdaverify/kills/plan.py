@@ -48,7 +48,7 @@ class Plan:
         return tuple(dict.fromkeys((SMOKE, self.profile)))
 
     @property
-    def conforming(self) -> tuple[str, ...]:
+    def right_kernels(self) -> tuple[str, ...]:
         """The kernels whose rejection is a false alarm."""
         return tuple(dict.fromkeys(name for fault in self.faults for name in fault.conforming))
 
@@ -82,7 +82,7 @@ class Plan:
     @cached_property
     def _suites(self) -> dict[str, list[str]]:
         """The suites of every conforming kernel."""
-        return {name: suites_by(name) for name in self.conforming}
+        return {name: suites_by(name) for name in self.right_kernels}
 
     def follow(self, row: FaultRow | LegalRow) -> list[Job]:
         """What a row makes necessary: a fault that survives smoke runs under the last profile."""

@@ -33,12 +33,8 @@ def show_night(console: Console, night: Night, medians: pl.DataFrame) -> None:
             console.print(Text(str(change), style="red" if change.worse else "green"))
     for row in night.failing.head(MOST_SHOWN).iter_rows(named=True):
         told = row["stage"] or row["diagnosis"] or ""
-        console.print(
-            Text(
-                f"{row['status']} {row['property']} {row['output']} {row['dtype']} {told}".rstrip(),
-                style="bold red",
-            )
-        )
+        about = " ".join(row[name] for name in ("status", "property", "output", "dtype"))
+        console.print(Text(f"{about} {told}".rstrip(), style="bold red"))
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
     for row in night.flaky.head(MOST_SHOWN).iter_rows(named=True):
         told = (

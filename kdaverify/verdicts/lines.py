@@ -115,8 +115,8 @@ def _verdict(line: bytes, path: Path, number: int) -> Verdict:
     except ValueError as error:
         told = _first(error) if isinstance(error, ValidationError) else str(error)
         raise RecordError(
-            f"{path}: row {number} is no verdict of this version: {told}; read it with the version"
-            " that wrote it"
+            f"{path}: row {number} is no verdict of this version: {told}; read it with the"
+            " version that wrote it"
         ) from None
 
 

@@ -137,8 +137,8 @@ class AscendC(Adapter):
             f" ({DEDUCED})"
         )
         self._ran = (
-            f"{bound.chunk.place}, {bound.revision.told}, {said.layout.name}, states {said.state},"
-            f" {verdict}, {way}"
+            f"{bound.chunk.place}, {bound.revision.told}, {said.layout.name},"
+            f" states {said.state}, {verdict}, {way}"
         )
         return output
 

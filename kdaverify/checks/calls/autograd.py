@@ -21,7 +21,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import watched
 from kdaverify.checks.outcome import Outcome
-from oracles.autograd import leaf
+from oracles.autograd import gradients_of, leaf
 from oracles.signature import TensorCall
 
 
@@ -44,20 +44,7 @@ class RecordedCall:
             cotangents: by the name of the output.
             keep: whether the graph can be walked again.
         """
-        reached = [name for name in cotangents if self.outputs[name].requires_grad]
-        ends, given = (
-            [self.outputs[name] for name in reached],
-            [cotangents[name] for name in reached],
-        )
-        found = torch.autograd.grad(
-            ends,
-            list(self.leaves.values()),
-            given,
-            retain_graph=keep,
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        return dict(zip(self.leaves, found, strict=True))
+        return gradients_of(self.outputs, self.leaves, cotangents, keep=keep)
 
 
 def recorded(case: CallRuleCase, wanted: Collection[str]) -> RecordedCall:
