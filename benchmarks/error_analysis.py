@@ -39,7 +39,7 @@ from kdaverify.diagnosis.suspects import suspects
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch
-from kdaverify.operators.kda.mistakes.finding import Finding, finding
+from kdaverify.operators.kda.mistakes.finding import ErrorFinding, finding
 from kdaverify.problems import Problem
 from oracles.backward_stages import BACKWARD_SIGNATURES
 from oracles.chunk import STAGES
@@ -149,7 +149,7 @@ def bug(name: str) -> Row:
     return row
 
 
-def kind_of(found: Finding) -> str:
+def kind_of(found: ErrorFinding) -> str:
     if not str(found):
         return NOTHING
     return MISTAKE if found.explanation is not None else TENSOR if found.possible else STAGES_LISTED
@@ -271,7 +271,7 @@ def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
 
 
 def nothing(adapter: Adapter, question: PropertyCase) -> Row:
-    found: Finding = finding(question, adapter, until=time.monotonic() + SECONDS)
+    found: ErrorFinding = finding(question, adapter, until=time.monotonic() + SECONDS)
     return {"told": kind_of(found), "said": str(found)}
 
 

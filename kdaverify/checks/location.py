@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
+
+if TYPE_CHECKING:
+    from kdaverify.checks.outcome import Outcome
 
 Feed = Literal["exact", "own"]
 FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")

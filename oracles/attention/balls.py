@@ -23,7 +23,7 @@ Row = tuple[list[Any], Any]
 """o of a row, by column, and its LSE."""
 
 
-class Numbers(NamedTuple):
+class Elementary(NamedTuple):
     """Arithmetic of some kind of numbers: from a float, exponential and logarithm."""
 
     of: Callable[[float], Any]
@@ -40,7 +40,7 @@ def by_balls(segment: Segment, *, bits: int = BITS) -> Attended:
     """
     before, ctx.prec = ctx.prec, bits
     try:
-        return _attended(segment, Numbers(arb, arb.exp, arb.log), _enclosed)
+        return _attended(segment, Elementary(arb, arb.exp, arb.log), _enclosed)
     finally:
         ctx.prec = before
 
@@ -48,11 +48,11 @@ def by_balls(segment: Segment, *, bits: int = BITS) -> Attended:
 def by_decimals(segment: Segment, *, digits: int = DIGITS) -> Attended:
     """The same in mpmath, rounded once to float64; the radius is that of the rounding."""
     with mpmath.workdps(digits):
-        return _attended(segment, Numbers(mpmath.mpf, mpmath.exp, mpmath.log), _rounded)
+        return _attended(segment, Elementary(mpmath.mpf, mpmath.exp, mpmath.log), _rounded)
 
 
 def _attended(
-    segment: Segment, numbers: Numbers, closed: Callable[[list[list[Any]]], Enclosure]
+    segment: Segment, numbers: Elementary, closed: Callable[[list[list[Any]]], Enclosure]
 ) -> Attended:
     H, s_q, _ = segment.q.shape
     q, k, v = (
@@ -84,7 +84,7 @@ def _parts(found: Enclosure) -> tuple[Tensor, ...]:
 
 
 def _row(
-    q: Sequence[float], keys: Sequence[tuple[Any, Any]], scale: float, numbers: Numbers
+    q: Sequence[float], keys: Sequence[tuple[Any, Any]], scale: float, numbers: Elementary
 ) -> Row:
     c, zero = numbers.of(scale), numbers.of(0.0)
     query = [numbers.of(x) for x in q]

@@ -61,7 +61,7 @@ MERGE_STATE: Final = CallSignature(
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestSpan:
     """Where a request lies: rows of queries in a batch entry, and its keys."""
 
     entry: int
@@ -87,7 +87,7 @@ class RequestsCall(TensorCall):
     causal: bool
 
     @cached_property
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[RequestSpan, ...]:
         """Where every request lies, in order."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class RequestsCall(TensorCall):
         """One for every request, in order."""
         raise NotImplementedError
 
-    def _segment(self, at: Request, k: Tensor, v: Tensor) -> Segment:
+    def _segment(self, at: RequestSpan, k: Tensor, v: Tensor) -> Segment:
         """Of one request; k, v: [s_k, h_kv, d]."""
         visible = seen(at.s_q, at.s_k, masked=self.causal, device=self.q.device)
         q, k, v = (x.transpose(0, 1) for x in (self.q[at.entry, at.rows], k, v))
@@ -169,14 +169,14 @@ class AttentionCall(RequestsCall):
         return self.cu_seqlens_q is not None
 
     @cached_property
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[RequestSpan, ...]:
         if self.cu_seqlens_q is None or self.cu_seqlens_k is None:
             B, s_q, s_k = *self.q.shape[:2], self.k.shape[1]
-            return tuple(Request(b, 0, s_q, 0, s_k) for b in range(B))
+            return tuple(RequestSpan(b, 0, s_q, 0, s_k) for b in range(B))
         spans = zip(
             pairwise(self.cu_seqlens_q.tolist()), pairwise(self.cu_seqlens_k.tolist()), strict=True
         )
-        return tuple(Request(0, a, b - a, c, d - c) for (a, b), (c, d) in spans)
+        return tuple(RequestSpan(0, a, b - a, c, d - c) for (a, b), (c, d) in spans)
 
     def segments(self) -> list[Segment]:
         return [
@@ -220,9 +220,11 @@ class MlaDecodeCall(RequestsCall):
     causal: bool = True
 
     @cached_property
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[RequestSpan, ...]:
         s_q = self.q.shape[1]
-        return tuple(Request(b, 0, s_q, 0, n) for b, n in enumerate(self.cache_seqlens.tolist()))
+        return tuple(
+            RequestSpan(b, 0, s_q, 0, n) for b, n in enumerate(self.cache_seqlens.tolist())
+        )
 
     def gathered(self, request: int) -> Tensor:
         """[s_k, h_kv, d_k] The rows of a request in the order of its tokens, bit for bit."""

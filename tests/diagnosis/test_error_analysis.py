@@ -18,7 +18,7 @@ from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.operators.kda.mistakes.finding import Finding, finding
+from kdaverify.operators.kda.mistakes.finding import ErrorFinding, finding
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk, chunk
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients, chunk_backward
@@ -105,7 +105,7 @@ def with_backward(
     return Autograd.apply(q, k, v, g, beta, state, scale, cu_seqlens)
 
 
-def analysed(kernel: Adapter, question: PropertyCase = FORWARD) -> Finding:
+def analysed(kernel: Adapter, question: PropertyCase = FORWARD) -> ErrorFinding:
     return finding(question, kernel, until=time.monotonic() + LATER)
 
 

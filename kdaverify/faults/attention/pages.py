@@ -162,9 +162,9 @@ FAULTS: Final[tuple[AttentionFault, ...]] = (
     ),
     _fault(
         id="G2",
-        title="only the first tokens and the last page are seen (emulated: 64 of pages above 16)",
+        title="only the first tokens and the final page are seen (emulated: 64 of pages above 16)",
         reference="flashinfer-ai/flashinfer#4347",
-        trigger="pages above 16 tokens, more than 64 tokens before the last page",
+        trigger="pages above 16 tokens, more than 64 tokens before the final page",
         make=_gathers(_middle_dropped),
     ),
     _fault(
@@ -213,7 +213,7 @@ FAULTS: Final[tuple[AttentionFault, ...]] = (
         id="G9",
         title="a block of two pages is read in physical order",
         reference="pytorch/pytorch#182593",
-        trigger="a table that falls, a last page that is not full",
+        trigger="a table that falls, a final page that is not full",
         make=_gathers(_pairs_in_physical_order),
     ),
     _fault(

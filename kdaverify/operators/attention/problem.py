@@ -19,7 +19,7 @@ Scale = Literal["default", "model", "small"]
 SCALES: Final = {"default": 1.0, "model": 3.0**0.5, "small": 2.0**-6}
 """Multiples of d_k^-1/2: a model's own scale (192^-1/2 of 576 columns), and a small one."""
 GARBAGE: Final = 2147480000
-"""What table entries past the last page hold."""
+"""What table entries past the final page hold."""
 
 
 class SoftmaxProblem(Canonical):

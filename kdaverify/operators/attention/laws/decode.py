@@ -183,7 +183,7 @@ _CHECKS: Final = (
     ),
     _law(
         "longer-table",
-        "a longer table, and other garbage behind the last page, change no bit",
+        "a longer table, and other garbage behind the final page, change no bit",
         "tables padded for another batch (G7, W3)",
         _longer_table,
     ),

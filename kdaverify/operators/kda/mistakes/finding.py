@@ -35,7 +35,7 @@ SIDE_BY_SIDE: Final = 2
 
 
 @dataclass(frozen=True)
-class Finding:
+class ErrorFinding:
     """The cause that the outputs single out.
 
     Args:
@@ -84,7 +84,7 @@ def _stages(names: Sequence[str], by: str = ", ") -> str:
     return by.join("the inputs as they are read" if name == CALL else name for name in names)
 
 
-def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding:
+def finding(question: PropertyCase, judged: Adapter, *, until: float) -> ErrorFinding:
     """What is wrong with a kernel, from its outputs alone.
 
     Args:
@@ -92,21 +92,21 @@ def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding
         until: of the monotonic clock; what is begun is ended.
     """
     if question.property not in PLAIN:
-        return Finding()
+        return ErrorFinding()
     found = sorted(cases(question, judged), key=lambda case: not case.wrong)
     if not found or not found[0].wrong:
-        return Finding()
+        return ErrorFinding()
     if not found[0].finite:
         return _located(found, until)
     every = all_mistakes(backward=PROPERTIES[question.property].backward)
     scored = found[0].beside(every, until=until)
     if len(scored) < len(every):
-        return Finding()
+        return ErrorFinding()
     explained = single(found, scored)
     if explained is None:
         explained = double(found, scored, every, until=(time.monotonic() + until) / 2)
     if explained is not None and len(explained.others) < SIDE_BY_SIDE:
-        return Finding(explained)
+        return ErrorFinding(explained)
     return _located(found, until)
 
 
@@ -122,10 +122,10 @@ def _small(found: Sequence[ObservedCase]) -> ObservedCase | None:
     )
 
 
-def _located(found: Sequence[ObservedCase], until: float) -> Finding:
+def _located(found: Sequence[ObservedCase], until: float) -> ErrorFinding:
     case = _small(found)
     if case is None or time.monotonic() > until:
-        return Finding()
+        return ErrorFinding()
     case = narrowed(case, COLUMNS)
     entered = reach(case)
     within, excluded = entered.stages()
@@ -146,7 +146,7 @@ def _located(found: Sequence[ObservedCase], until: float) -> Finding:
         for name, wrong in zip(case.kernel.outputs, entered.wrong.any(0).tolist(), strict=True)
         if not wrong
     )
-    return Finding(None, tuple(fewest) if singled_out else (), within, excluded, right)
+    return ErrorFinding(None, tuple(fewest) if singled_out else (), within, excluded, right)
 
 
 def _explained(found: Explanation) -> str:
