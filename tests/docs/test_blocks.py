@@ -16,12 +16,12 @@ from kdaverify.budgets.contract_file import read_contract
 from kdaverify.verdicts.waivers import read_waivers
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 
-TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
-"""Its blocks are steps of one session: `test_tutorial.py` runs them."""
+TUTORIALS: Final = {ROOT / "docs" / name for name in ("tutorial.md", "tutorial_attention.md")}
+"""Their blocks are steps of one session: `test_tutorial.py` runs them."""
 LANGUAGES: Final = {"python", "toml", "yaml", "console", ""}
 """Indented blocks, and fences without a language, are commands, output or formulas:
 `test_commands.py` checks the commands."""
-FOUND: Final = [block for page in PAGES if page != TUTORIAL for block in blocks(page)]
+FOUND: Final = [block for page in PAGES if page not in TUTORIALS for block in blocks(page)]
 
 
 def of(language: str) -> list[Block]:

@@ -152,7 +152,7 @@ def test_the_runner_keeps_going_says_what_failed_and_goes_on_where_it_stopped(
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(b"\r9 of 9 calls\n1 failed; outputs/*.error says why\n")
     assert (
-        "ValueError: seven is too many (numpy_kda.py:47 in breaks)"
+        "ValueError: seven is too many (numpy_kda.py:71 in breaks)"
         in (folder / "outputs/00001-0.safetensors.error").read_text()
     )
     failing = [
@@ -163,7 +163,7 @@ def test_the_runner_keeps_going_says_what_failed_and_goes_on_where_it_stopped(
     ]
     assert (
         "outputs/00001-0.safetensors: the kernel raised ValueError: seven is too many"
-        " (numpy_kda.py:47 in breaks)" in failing[0].message
+        " (numpy_kda.py:71 in breaks)" in failing[0].message
     )
     written = {path: path.stat().st_mtime_ns for path in folder.glob("outputs/*.safetensors")}
     assert run(folder, "kda").stdout.startswith(b"\r1 of 1 calls\n0 failed")

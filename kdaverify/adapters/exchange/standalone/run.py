@@ -1,5 +1,4 @@
-"""Runs exported calls through function(q, k, v, g unless gates="none", beta, *, keywords) -> (o,
-final_state); run again, it goes on."""
+"""Runs exported calls through function(q, k, v, g unless gates="none", beta, *, keywords) -> (o, final_state); run again, it goes on."""
 import argparse, functools, hashlib, importlib, json, os, pathlib, platform, sys, traceback
 
 def find(place):
