@@ -52,7 +52,7 @@ def kernel(
     scale: str | None = None,
     padding: str = "zero",
     final_state: bool = True,
-    widths: Sequence[int] = (),
+    widths: Sequence[int] | int = (),
     square: bool = False,
     head_ratios: Sequence[int] = (),
     gate_range: tuple[float, float] = EVERY_GATE,
@@ -240,7 +240,7 @@ def declaration_of(title: str, words: Mapping[str, Any]) -> Declaration:
     given: dict[str, Any] = {**words, "name": title}
     for option in ("widths", "head_ratios", "dtypes"):
         value = given[option]
-        given[option] = (value,) if isinstance(value, str) else tuple(value)
+        given[option] = (value,) if isinstance(value, str | int) else tuple(value)
     try:
         return Declaration(**given)
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from kdaverify.adapters.operator_kernel import operator_kernel
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
-    import mlx.core as mx
+    mx = importlib.import_module("mlx.core")
 
     o = mx.fast.scaled_dot_product_attention(
         *(_to_mlx(x.detach().transpose(1, 2)) for x in (q, k, v)),
@@ -27,7 +28,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal:
 
 def _to_mlx(x: Tensor) -> Any:
     # NumPy has no bf16: its bits go through as int16.
-    import mlx.core as mx
+    mx = importlib.import_module("mlx.core")
 
     x = x.contiguous()
     if x.dtype == torch.bfloat16:
@@ -36,7 +37,7 @@ def _to_mlx(x: Tensor) -> Any:
 
 
 def _from_mlx(x: Any) -> Tensor:
-    import mlx.core as mx
+    mx = importlib.import_module("mlx.core")
 
     if x.dtype == mx.bfloat16:
         return torch.from_numpy(np.array(x.view(mx.int16))).view(torch.bfloat16)
@@ -44,7 +45,7 @@ def _from_mlx(x: Any) -> Tensor:
 
 
 def _environment() -> dict[str, str]:
-    import mlx.core as mx
+    mx = importlib.import_module("mlx.core")
 
     return {**versions("mlx"), "device": str(mx.default_device())}
 

@@ -39,9 +39,10 @@ def _sdpa(*backends: SDPBackend) -> Callable[..., Tensor]:
     def sdpa(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
         grouped = q.shape[2] != k.shape[2]
         with sdpa_kernel([*backends]):
+            heads = dict(zip(("query", "key", "value"), by_heads(q, k, v), strict=True))
             o = functional.scaled_dot_product_attention(
-                *by_heads(q, k, v), is_causal=causal, scale=softmax_scale, enable_gqa=grouped
-            )
+                **heads, is_causal=causal, scale=softmax_scale, enable_gqa=grouped
+            )  # pyright: ignore[reportArgumentType]
         return o.transpose(1, 2)
 
     sdpa.__qualname__ = f"scaled_dot_product_attention of {backends[0].name}"

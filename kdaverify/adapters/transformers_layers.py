@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ def kimi() -> nn.Module:
 
 
 @contextmanager
-def _torch_functions(place: str) -> Iterator[None]:
+def _torch_functions(place: str) -> Generator[None]:
     """The functions of the model file that its decorators may hand over to another package."""
     module = importlib.import_module(place)
     before = {name: value for name, value in vars(module).items() if _is_decorated(value, place)}
@@ -83,6 +83,10 @@ def _layer_of(
     return transformers_layer
 
 
+def _reset(cache: Any) -> None:
+    cache.reset()
+
+
 def _reorder(cache: Any, order: Tensor) -> None:
     cache.reorder_cache(order)
 
@@ -95,7 +99,7 @@ def _adapter(
         name,
         dtypes=("fp32", "bf16"),
         reference="fp64",
-        reset=lambda cache: cache.reset(),
+        reset=_reset,
         reorder=_reorder,
         environment=lambda: versions("transformers"),
         missing=lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),

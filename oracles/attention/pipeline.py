@@ -211,8 +211,8 @@ def split(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
 def final_maximum(run: AttentionPipeline, rows: PackedRows, span: Span, state: Running) -> Running:
     """A first pass, for kernels that have all scores before they need one exponential."""
     for first, end in run.design.blocks(span):
-        S = run.stages.scores(run, rows.q, rows.k[:, first:end])
-        S = run.stages.mask(run, S, rows.visible[:, first:end])
+        scores = run.stages.scores(run, rows.q, rows.k[:, first:end])
+        S = run.stages.mask(run, scores, rows.visible[:, first:end])
         state = replace(state, m=torch.maximum(state.m, S.amax(-1)))
     return state
 

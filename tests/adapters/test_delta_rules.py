@@ -52,7 +52,8 @@ def installed(name: str) -> Adapter:
 
 
 def test_every_shipped_one_is_tested_here() -> None:
-    assert {*KERNELS} == {name for name in SHIPPED if find(name).domain.gates != "channel"}
+    here = {name for name in SHIPPED if find(name).missing() is None}
+    assert here & {*KERNELS} == {name for name in here if find(name).domain.gates != "channel"}
 
 
 @pytest.mark.whole_run

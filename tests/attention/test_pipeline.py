@@ -46,7 +46,8 @@ def _agrees(run: AttentionPipeline, given: Segment) -> None:
 def test_every_pair_of_freedoms_is_attention(s_k: int) -> None:
     given = segment(std=3.0, s_q=2, s_k=s_k)
     for fields in PAIRS:
-        _agrees(AttentionPipeline(OnlineDesign(block=16, **({"splits": 3} | fields))), given)
+        chosen: dict[str, Any] = {"splits": 3, **fields}
+        _agrees(AttentionPipeline(OnlineDesign(block=16, **chosen)), given)
 
 
 @pytest.mark.parametrize("s_k", [16, 32, 70])

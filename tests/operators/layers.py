@@ -4,6 +4,8 @@ their own.
 
 from __future__ import annotations
 
+# S is the state of a layer, new at every token.
+# pyright: reportConstantRedefinition=false
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -235,7 +237,13 @@ def refusing(hidden: Tensor, *, attention_mask: Tensor | None = None) -> Tensor:
 
 
 def adapted(layer: Callable[..., Any], name: str, **options: Any) -> Any:
-    given = {"op": "layer", "name": name, "widths": D, "reference": "fp64", **options}
+    given: dict[str, Any] = {
+        "op": "layer",
+        "name": name,
+        "widths": D,
+        "reference": "fp64",
+        **options,
+    }
     return kv.kernel(**given)(layer)
 
 
@@ -246,6 +254,15 @@ def faulty(fault: str, **options: Any) -> Any:
     )
 
 
+def _emptied(cache: dict[str, Tensor]) -> dict[str, Tensor]:
+    del cache
+    return {}
+
+
+def _reordered(cache: dict[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    return {name: rows[order] for name, rows in cache.items()}
+
+
 RIGHT_ONES: Final[Mapping[str, Any]] = {
     "delta": faulty(""),
     "delta in bf16": faulty("", dtypes=("bf16",), longest=33),
@@ -253,8 +270,8 @@ RIGHT_ONES: Final[Mapping[str, Any]] = {
         attention,
         "attention layer",
         dtypes=("fp32", "bf16"),
-        reset=lambda cache: {},
-        reorder=lambda cache, order: {name: rows[order] for name, rows in cache.items()},
+        reset=_emptied,
+        reorder=_reordered,
     ),
     "plain": adapted(plain, "plain layer"),
     "without float64": faulty("", reference="plain", longest=33),

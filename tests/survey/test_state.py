@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -33,8 +34,9 @@ def record(path: Path, *verdicts: Verdict, op: str = "kda") -> Path:
 
 @pytest.fixture
 def state(tmp_path: Path) -> KernelState:
-    right, port = {"implementation": "right"}, {"implementation": "port"}
-    newer = {"versions": {"torch": "3.0"}}
+    right: dict[str, Any] = {"implementation": "right"}
+    port: dict[str, Any] = {"implementation": "port"}
+    newer: dict[str, Any] = {"versions": {"torch": "3.0"}}
     records = [
         record(tmp_path / "right.jsonl", verdict(**right, ratio=0.25), verdict(T=9, **right)),
         record(tmp_path / "port.jsonl", verdict(**port), verdict(Status.FAIL, ratio=7.0, **port)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,7 @@ def compile_once() -> None:
 
 
 @contextmanager
-def turn(name: str) -> Iterator[None]:
+def turn(name: str) -> Generator[None]:
     """While no other process is inside for the same name."""
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / hashlib.sha256(name.encode()).hexdigest()[:32]).open("w") as file:

@@ -187,9 +187,9 @@ def _contract(
         narrow,
         wide,
         tensors,
-        form=form,
+        form=form,  # pyright: ignore[reportArgumentType]
         block=block,
-        **numbers,
+        **numbers,  # pyright: ignore[reportArgumentType]
         **words,  # pyright: ignore[reportArgumentType]
     )
 

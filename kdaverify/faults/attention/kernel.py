@@ -288,9 +288,11 @@ class _Run:
     def requests(self, q: Tensor, k: Tensor, v: Tensor) -> list[KernelRequest]:
         found = list[KernelRequest]()
         for n, (rows, keys, b) in enumerate(self.spans):
-            parts = (x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, keys), (v, keys)))
+            of_q, of_k, of_v = (
+                x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, keys), (v, keys))
+            )
             request = KernelRequest(
-                n, len(self.spans), *parts, self.scale, self.causal, self.packed
+                n, len(self.spans), of_q, of_k, of_v, self.scale, self.causal, self.packed
             )
             found.append(self.kernel.patch.request(request))
         return found

@@ -37,7 +37,7 @@ def checked(law: LayerLaw) -> Check:
 
     def _cases(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
         lengths = tuple(_lengths(law, problem)) if law.of_gradients else None
-        held = reference(adapter, problem, lengths)
+        held = reference(adapter, problem, lengths)  # pyright: ignore[reportArgumentType]
         if not bool(torch.isfinite(held.truth).all()):
             return [Outcome("out", Status.NONFINITE, f"{law.name}: the plain call is not finite")]
         outcome = skipped(f"{law.name}: the problem is too short")

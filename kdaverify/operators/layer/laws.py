@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class LayerLaw:
     exists_for: str
     needs: tuple[str, ...]
     cases: Cases
-    asked: Callable[[LayerProblem], str | None] = of_any
+    asked: Callable[[Any], str | None] = of_any
     of_gradients: bool = False
 
 

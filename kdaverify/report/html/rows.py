@@ -112,7 +112,7 @@ class Rows:
 
 def _verdict(row: dict[str, Any]) -> Verdict:
     recheck = row["recheck"] and TypeAdapter(Recheck).validate_json(row["recheck"])
-    given = {
+    given: dict[str, Any] = {
         **row,
         "status": Status(row["status"]),
         "detail": json.loads(row["detail"]),

@@ -98,7 +98,7 @@ class Port:
 
 def adapter(op: str, port: Port, name: str = "port", **options: Any) -> Any:
     function = port.attention if op == "attention" else port.decode
-    given = {"dtypes": FORMATS, "gradients": False, **options}
+    given: dict[str, Any] = {"dtypes": FORMATS, "gradients": False, **options}
     return kv.kernel(op=op, name=name, **given)(function)
 
 
@@ -121,7 +121,7 @@ def merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tenso
 
 
 def merged(function: Any, name: str = "merge", **options: Any) -> Any:
-    given = {"lse": "2", "empty_lse": "+inf", "dtypes": FORMATS, **options}
+    given: dict[str, Any] = {"lse": "2", "empty_lse": "+inf", "dtypes": FORMATS, **options}
     return kv.kernel(op="merge_state", name=name, **given)(function)
 
 
@@ -198,6 +198,8 @@ def _first_slot(cache: Tensor, table: Tensor, length: int) -> Tensor:
     return found[:, :1].expand_as(found).flatten(0, 1)[:length]
 
 
+# Stand-ins for a part of a port, of whatever types that part has.
+# pyright: reportUnknownLambdaType=false
 FAULTS: Final[Mapping[str, Port]] = {
     "S3 scale inverted": replace(RIGHT, scale=lambda c, _: 1 / c),
     "S1 default scale": replace(RIGHT, scale=lambda _, d_k: d_k**-0.5),

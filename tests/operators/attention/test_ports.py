@@ -84,7 +84,7 @@ def _passes(adapter: Adapter, dtype: str, law: str | None) -> None:
         max_examples=RANDOM_CASES if law is None else 3,
         database=None,
         deadline=None,
-        suppress_health_check=[*HealthCheck],
+        suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType]
         phases=[Phase.generate],
     )
     @given(problem=adapter.operator.random(adapter, dtype, fields))

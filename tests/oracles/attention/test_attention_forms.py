@@ -7,6 +7,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -34,11 +36,11 @@ def problems() -> Iterator[AttentionProblem]:
     for number, (logits, shape, dtype, scale) in enumerate(
         itertools.product(REGIMES, SHAPES, DTYPES, ("default", "model", "small", "model"))
     ):
-        fields = {"d_k": 6, "d_v": 3, "value": next(values), **shape}
+        fields: dict[str, Any] = {"d_k": 6, "d_v": 3, "value": next(values), **shape}
         yield AttentionProblem(
             dtype=dtype,
             seed=number,
-            logits=logits,
+            logits=logits,  # pyright: ignore[reportArgumentType]
             scale=scale,
             **fields,  # pyright: ignore[reportArgumentType]
         )
@@ -106,7 +108,7 @@ def drawn(s_q: int, s_k: int, spread: float) -> Segment:
 def changed(segment: Segment, name: str, step: Tensor) -> Segment:
     tensors = {part: getattr(segment, part) for part in ("q", "k", "v")}
     tensors[name] = tensors[name] + step
-    return Segment(*tensors.values(), segment.scale, segment.visible)
+    return replace(segment, **tensors)
 
 
 @pytest.mark.parametrize("sizes", [(3, 7), (5, 3), (1, 1)])
