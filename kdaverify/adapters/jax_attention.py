@@ -259,7 +259,7 @@ PALLAS_DECODE: Final = _adapter(
     "attention",
     _decode,
     "pallas-decode",
-    contract=contracts(f"online{SPLIT_BLOCK}-{{0}}[partial_o:{{0}};splits:{SPLITS}]"),
+    contract=contracts(f"online{SPLIT_BLOCK}-{{0}}[o:fp32;partial_o:{{0}};splits:{SPLITS}]"),
     gradients=False,
     value_width="same",
     supports=refusing(_one_query, some_keys),

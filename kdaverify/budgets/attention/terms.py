@@ -61,18 +61,21 @@ def _score_terms(segment: Segment, P: Tensor) -> Tensor:
 def gradient_terms(
     segment: Segment, do: Tensor, dlse: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """c sum_j |dS_ij| |K_j|, c sum_i |dS_ij| |q_i| and sum_i P_ij |dO_i|, shaped as dq, dk, dv.
+    """c sum_j D_ij |K_j|, c sum_i D_ij |q_i| and sum_i P_ij |dO_i|, shaped as dq, dk, dv, where
+    D = P (|dO| |V| + sum_j P |dO| |V| + |dL|) has the moduli of the terms of dS.
 
     A component that all keys share multiplies the rounding of dS, whose rows sum to 0 only up to
-    it: relative to dq itself a conforming kernel can be wrong by 27 %.
+    it: relative to dq itself a conforming kernel can be wrong by 27 %. Where a row sees one key, dS
+    is the difference of two equal sums, which a kernel makes in different orders: its rounding is
+    relative to their terms, not to dS, which is 0.
     """
     rows, P = packed(segment, torch.float64), probabilities(segment)
     shape = rows.q.shape[:2]
     dO = do.double().reshape(*shape, do.shape[-1])
-    dP = dO @ rows.v.mT
+    dP = dO.abs() @ rows.v.abs().mT
     delta = (P * dP).sum(-1)
-    dL = torch.zeros_like(delta) if dlse is None else dlse.double().reshape(shape)
-    dS = (P * (dP - delta[..., None] + dL[..., None])).abs()
+    dL = torch.zeros_like(delta) if dlse is None else dlse.double().reshape(shape).abs()
+    dS = P * (dP + delta[..., None] + dL[..., None])
     scale = abs(rows.scale)
     dq, dk = dS @ rows.k.abs() * scale, dS.mT @ rows.q.abs() * scale
     return dq.view(segment.q.shape), dk, P.mT @ dO.abs()

@@ -36,17 +36,20 @@ class OutputTerms:
     Args:
         size: of the terms that cancel in every element; None: the element itself.
         floor: an error that an element may have besides.
+        relative: the same relative to `size`, for limits of relative errors.
         undefined: elements that have no finite exact value.
     """
 
     size: Tensor | None = None
     floor: Tensor | None = None
+    relative: float = 0.0
     undefined: Tensor | None = None
 
 
 def output_terms(values: Tensor, contract: AttentionContract) -> OutputTerms:
     """Those of o."""
-    return OutputTerms(None, OUTPUT_ROUNDINGS * contract.accumulate.unit * values)
+    relative = OUTPUT_ROUNDINGS * contract.accumulate.unit
+    return OutputTerms(None, relative * values, relative)
 
 
 def lse_terms(
@@ -67,12 +70,13 @@ def lse_terms(
     floor = SCORE_ROUNDINGS * u * scores + LSE_ULPS * 2 * u * (lse.abs() + 1.0)
     if contract.lazy and contract.row_sum != "unrounded":
         floor = floor + contract.storage("P").unit * weights
-    return OutputTerms(size, floor)
+    return OutputTerms(size, floor, SCORE_ROUNDINGS * u)
 
 
 def sum_terms(size: Tensor, contract: AttentionContract) -> OutputTerms:
     """Those of a gradient."""
-    return OutputTerms(size, SUMS * contract.accumulate.unit * size)
+    relative = SUMS * contract.accumulate.unit
+    return OutputTerms(size, relative * size, relative)
 
 
 def attention_tolerances(
@@ -132,4 +136,8 @@ def _tolerance(
         terms=terms.size,
         floor=0.0 if terms.floor is None else terms.floor,
     )
-    return replace(allowed, undefined=terms.undefined)
+    found = allowed.allowed
+    wider = replace(
+        found, median=found.median + terms.relative, tail=found.tail + 2 * terms.relative
+    )
+    return replace(allowed, allowed=wider, undefined=terms.undefined)

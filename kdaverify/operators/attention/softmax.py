@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
+from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.budgets.bounded import Counted
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
@@ -65,8 +66,9 @@ class TolerancesOperator(BoundedOperator):
         return tolerance.rows(call)
 
     def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
-        """LSE is fp32 in every format."""
-        del contract
+        """What the contract stores it in; LSE is fp32 where it declares nothing else."""
+        if isinstance(contract, AttentionContract):
+            return contract.storage(output)
         return FORMATS["fp32"] if output == "lse" else io
 
     def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
