@@ -120,14 +120,16 @@ def _verify(listing: Listing) -> Row:
             "--record",
             str(Path(folder) / "record.jsonl"),
         ]
-        try:
-            code = subprocess.run(
-                command, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
-            ).returncode
-        except subprocess.TimeoutExpired:
-            late = f"no decision within {SECONDS} s"
-            print(f"{listing.name}: {late}", flush=True)
-            return Row(listing.name, late, time.monotonic() - started, listing.name not in OURS)
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as session:
+            try:
+                code = session.wait(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                # It ends its own processes.
+                session.terminate()
+                session.wait()
+                late = f"no decision within {SECONDS} s"
+                print(f"{listing.name}: {late}", flush=True)
+                return Row(listing.name, late, time.monotonic() - started, listing.name not in OURS)
     ruling = next((ruling for ruling in Ruling if ruling.exit_code == code), Ruling.ERROR)
     accepted = {Ruling.ACCEPT} if listing.name in OURS else {Ruling.ACCEPT, Ruling.REJECT}
     return Row(listing.name, ruling.value, time.monotonic() - started, ruling in accepted)

@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 
-import kdaverify
 from kdaverify.adapters.registry import find
 from kdaverify.campaign.cases import case
 from kdaverify.campaign.suite_tests import SuiteTest, questions
 from kdaverify.operator import problem_from_json
-from kdaverify.plugin.collect import property_of
+from kdaverify.plugin.suite_files import shipped
 
 SEED = 7
 
@@ -24,10 +23,8 @@ def drawn() -> tuple[SuiteTest, ...]:
 def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
     fixed = questions(find("eager"), "smoke", drawn=False)
     # eager has no variants: the suite of options asks nothing of it.
-    shipped = {property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py")} - {
-        "options"
-    }
-    assert {question.property for question in (*drawn, *fixed)} == shipped
+    suites = shipped() - {"options"}
+    assert {question.property for question in (*drawn, *fixed)} == suites
     assert all(question.asks() for question in fixed)
 
 
