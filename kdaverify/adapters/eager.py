@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
-from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.conventions import CANONICAL
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.declared import declared_contracts
@@ -58,7 +59,7 @@ class Eager(Adapter):
 
     def __init__(self, name: str, presets: Mapping[str, str], gates: Gates = "channel") -> None:
         self.name = name
-        self.conventions, self.domain = Conventions(gates=gates), Domain(gates=gates)
+        self.conventions, self.domain = replace(CANONICAL, gates=gates), Domain(gates=gates)
         self.dtypes = tuple(presets)
         self._contracts = declared_contracts(presets, self.dtypes)
         self._ran = NOTHING_YET

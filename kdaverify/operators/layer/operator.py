@@ -101,6 +101,9 @@ class LayerOperator(FunctionOperator):
     def _laws(self) -> Mapping[str, Law]:
         return {law.name: _as_law(law) for law in LAWS.values()}
 
+    def example(self) -> LayerProblem:
+        return LayerProblem(B=2, T=7, dtype="bf16")
+
     def laws(self) -> Mapping[str, Law]:
         return self._laws
 
