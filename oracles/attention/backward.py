@@ -132,7 +132,7 @@ class AttentionBackward:
                 visible=rows.visible[:, first:end],
             )
             P = stages.weights(self, block, given)
-            dP = self.arithmetic.dot(given.do, block.v.mT)
+            dP = self.arithmetic.store("dP", self.arithmetic.dot(given.do, block.v.mT))
             dS = stages.d_scores(self, P, dP, delta, given.dlse)
             dS = self.arithmetic.store("dS", dS)
             dq = self.arithmetic.store("dq_sum", dq + stages.dq(self, dS, block))

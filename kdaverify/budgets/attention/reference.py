@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.attention.contract import AttentionContract
-from kdaverify.budgets.attention.ensemble import ReferenceKernel, rounded_kernels, sampled_kernels
+from kdaverify.budgets.attention.ensemble import (
+    ReferenceKernel,
+    differentiated_kernels,
+    rounded_kernels,
+    sampled_kernels,
+)
 from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
 from kdaverify.budgets.attention.tolerances import (
     OutputTerms,
@@ -92,8 +97,9 @@ def attention_gradient_reference(
     def gradients(one: ReferenceKernel) -> Mapping[str, Tensor]:
         return layout([one.backward(s, one.forward(s), loss.do, loss.dlse) for s, loss in pairs])
 
+    samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
     rounded = [gradients(one) for one in rounded_kernels(contract).values()]
-    drawn = [gradients(one) for one in sampled_kernels(contract)]
+    drawn = [gradients(one) for one in samples]
     sizes = layout([gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs])
     terms = {name: sum_terms(sizes[name], contract) for name in exact}
     runs = _runs(exact, rounded, drawn)
