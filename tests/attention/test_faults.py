@@ -165,6 +165,7 @@ def changed(fault: AttentionFault) -> Iterator[str]:
             yield from (name for name in wanted if differs(found[name], wanted[name]))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ATTENTION_FAULTS)
 def test_a_fault_changes_what_it_names(name: str) -> None:
     fault = ATTENTION_FAULTS[name]

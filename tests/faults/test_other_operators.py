@@ -28,6 +28,7 @@ def test_of_the_survey_at_least_55_are_re_created() -> None:
     assert len(OTHERS) + len(gaps) == 61
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fault", OTHERS, ids=named)
 def test_a_fault_is_rejected_where_its_twin_passes(fault: Fault) -> None:
     case = case_of(fault, fault.dtypes[0])

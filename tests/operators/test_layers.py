@@ -25,6 +25,7 @@ def outcomes(adapter: Any, law: str, problem: LayerProblem) -> list[Outcome]:
     return check("laws", adapter, problem, {"law": law})
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_breaks_its_law_in_smoke(fault: str) -> None:
     adapter = faulty(fault)

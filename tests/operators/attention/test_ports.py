@@ -37,6 +37,7 @@ def rejected(outcomes: Iterator[Outcome]) -> list[str]:
     return [str(outcome.message) for outcome in outcomes if outcome.status.rejects]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("op", "name"), FAULTY)
 def test_every_fault_is_found(op: str, name: str) -> None:
     port = ports.adapter(op, ports.DECODE_FAULTS[name])
@@ -64,6 +65,7 @@ def test_conforming_ports_pass_the_panel(name: str) -> None:
     assert not rejected(smoke(CONFORMING[name]))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CONFORMING)
 def test_conforming_ports_pass_random_cases_and_every_law(name: str) -> None:
     adapter = CONFORMING[name]

@@ -65,6 +65,7 @@ def asked(kernel: Any, name: str) -> Iterator[list[Outcome]]:
         yield PROPERTIES[name].check(kernel, problem, **({"of": "both"} if gradients else {}))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("tested", ["panel", "gradients"])
 def test_a_right_port_passes(name: str, tested: str) -> None:
@@ -77,6 +78,7 @@ def test_a_right_port_passes(name: str, tested: str) -> None:
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_fault_is_rejected_for_the_tensor_that_it_spoils(name: str) -> None:
     tested, tensors = EXPECTED[name]
