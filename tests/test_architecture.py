@@ -55,7 +55,6 @@ NOT_YET: Final = {
     *(f"diagnosis/{name}.py" for name in ("call", "separate", "signatures", "suspects", "traces")),
     *(f"adapters/isolation/{name}.py" for name in ("isolated", "stages")),
     "report/html/heat.py",
-    "report/terminal.py",
     "verdicts/figures.py",
     "verdicts/verdict.py",
 }

@@ -136,9 +136,10 @@ def _kind(row: Verdict) -> tuple[str, str, str]:
 
 
 def _size(row: Verdict) -> int:
-    """How much there is to look at in a problem."""
-    sizes = json.loads(row.problem) if row.problem else {}
-    return prod(sizes.get(axis, 1) for axis in ("B", "T", "HV", "K", "V"))
+    """How much there is to look at in a problem: the product of its sizes."""
+    fields = json.loads(row.problem) if row.problem else {}
+    sizes = (value for name, value in fields.items() if type(value) is int and name != "seed")
+    return prod(max(1, size) for size in sizes)
 
 
 def _place(row: Verdict) -> int:
