@@ -11,11 +11,10 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.operators.attention.laws.bounded import bounds, within
-from kdaverify.operators.relations import Tensors, exactly, relation
+from kdaverify.operators.attention.laws.bounded import attention_law, bounds, within
+from kdaverify.operators.relations import Tensors, exactly
 from oracles.autograd import ForwardOnlyError
 
-SECTION: Final = "mla.md 5"
 POWER: Final = 2.0**4
 GradientCheck = Callable[[Adapter, Any, Mapping[str, Tensor], Tensors], list[Outcome]]
 
@@ -86,12 +85,11 @@ def _balanced(
 
 
 def _law(name: str, statement: str, exists_for: str, check: GradientCheck, **draws: Any) -> Any:
-    return relation(
+    return attention_law(
         name,
         statement,
         exists_for,
         _differentiated(check),
-        section=SECTION,
         backward=True,
         **draws,
     )

@@ -5,6 +5,7 @@ both.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,9 +17,11 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.operators.attention.tolerance import counted
-from kdaverify.operators.relations import Tensors
+from kdaverify.operators.relations import Tensors, relation
 from oracles.attention.split import merge
 
+attention_law = partial(relation, section="mla.md 5")
+"""`relation` for laws of attention, paged decode and merges."""
 SLACK: Final = 1.0 + 1e-6
 """Of the bounds, which are computed in float64 themselves."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,13 +9,11 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.laws.law import Law, nothing_else, of_any
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.operators.attention.laws.bounded import bounds, merged, summed, within
-from kdaverify.operators.relations import Check, Tensors, exactly, relation, run, same
+from kdaverify.operators.attention.laws.bounded import attention_law, bounds, merged, summed, within
+from kdaverify.operators.relations import Tensors, exactly, run, same
 from oracles.attention.calls import MlaDecodeCall
 
-SECTION: Final = "mla.md 5"
 POISON: Final = 1.0e4
 """Finite, and larger than any row in use: a kernel that multiplies it by 0 hides it."""
 OTHER_GARBAGE: Final = -1
@@ -146,61 +143,39 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     return within(after, found, wanted, allowed, "with a constant added to all keys")
 
 
-def _law(
-    name: str,
-    statement: str,
-    exists_for: str,
-    check: Check,
-    *,
-    asked: Callable[[Any], str | None] = of_any,
-    becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
-    **draws: Any,
-) -> Law:
-    return relation(
-        name,
-        statement,
-        exists_for,
-        check,
-        asked=asked,
-        becomes=becomes,
-        section=SECTION,
-        **draws,
-    )
-
-
 _CHECKS: Final = (
-    _law(
+    attention_law(
         "pages-elsewhere",
         "pages moved, and the table with them, change no bit",
         "pages read as if contiguous, offsets in a page (G1, G3, G9)",
         _pages,
     ),
-    _law(
+    attention_law(
         "unused-slots",
         "numbers in slots that no token lies in change no bit",
         "masked keys times 0, scratch, neighbours (M6, C1)",
         _poisoned,
     ),
-    _law(
+    attention_law(
         "longer-table",
         "a longer table, and other garbage behind the final page, change no bit",
         "tables padded for another batch (G7, W3)",
         _longer_table,
     ),
-    _law(
+    attention_law(
         "requests-reversed",
         "requests in another order have the same results",
         "tables and lengths of another request (M10, G8)",
         _reversed,
     ),
-    _law(
+    attention_law(
         "requests-alone",
         "requests have the results that they have alone",
         "schedules, scratch shared among requests (K1, C6)",
         _alone,
         becomes=lambda problem: tuple(problem.replace(k_lengths=(n,)) for n in problem.k_lengths),
     ),
-    _law(
+    attention_law(
         "queries-alone",
         "queries of a causal call have the results that each has alone with its length",
         "borders of several queries in one tile (M10, M11)",
@@ -209,13 +184,13 @@ _CHECKS: Final = (
         becomes=lambda problem: (problem.replace(s_q=1),),
         causal=True,
     ),
-    _law(
+    attention_law(
         "heads-reversed",
         "heads in another order have the same results",
         "maps of heads, padding of heads (G12, G13)",
         _heads,
     ),
-    _law(
+    attention_law(
         "concatenation",
         "attention over a cache is the merge of two calls over parts of its pages",
         "LSE that is not that of o (C5, C6, C8, C9)",
@@ -223,7 +198,7 @@ _CHECKS: Final = (
         asked=lambda problem: "it needs every key visible" if problem.causal else None,
         causal=False,
     ),
-    _law(
+    attention_law(
         "shifted-keys",
         "a constant added to a column of all keys leaves o, and adds c q a to LSE",
         "columns of K past those of V dropped, sentinels (S4, C12)",

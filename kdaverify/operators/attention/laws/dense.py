@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,14 +10,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.laws.law import Law, nothing_else, of_any
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.backward import BACKWARD_LAWS
-from kdaverify.operators.attention.laws.bounded import bounds, merged, summed, within
-from kdaverify.operators.relations import Check, Tensors, exactly, relation, run, same
+from kdaverify.operators.attention.laws.bounded import attention_law, bounds, merged, summed, within
+from kdaverify.operators.relations import Tensors, exactly, run, same
 from oracles.attention.calls import AttentionCall
 
-SECTION: Final = "mla.md 5"
 POWER: Final = 2.0**4
 BATCH: Final[dict[str, Any]] = {"q_lengths": None, "k_lengths": None}
 
@@ -233,31 +230,9 @@ def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same(adapter, call, found, run(adapter, problem, call), "with NaN in rows of nobody")
 
 
-def _law(
-    name: str,
-    statement: str,
-    exists_for: str,
-    check: Check,
-    *,
-    asked: Callable[[Any], str | None] = of_any,
-    becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
-    **draws: Any,
-) -> Law:
-    return relation(
-        name,
-        statement,
-        exists_for,
-        check,
-        asked=asked,
-        becomes=becomes,
-        section=SECTION,
-        **draws,
-    )
-
-
 ALL_KEYS: Final[dict[str, Any]] = {**BATCH, "causal": False}
 _CHECKS: Final = (
-    _law(
+    attention_law(
         "values-by-powers-of-two",
         "v times -2^4 gives o times -2^4, exactly, and the same LSE",
         "clamps, descale of V (Q2), narrow sums",
@@ -265,7 +240,7 @@ _CHECKS: Final = (
         asked=lambda problem: None if problem.value == "normal" else "it needs ordinary values",
         value="normal",
     ),
-    _law(
+    attention_law(
         "moved-power",
         "q times 2^4 and k by 2^4 change no bit",
         "scales applied to one operand alone",
@@ -273,7 +248,7 @@ _CHECKS: Final = (
         asked=lambda problem: None if problem.logits == "normal" else "it needs ordinary logits",
         logits="normal",
     ),
-    _law(
+    attention_law(
         "concatenation",
         "attention over all keys is the merge of two calls over parts of them",
         "LSE that is not that of o (C5, C11, C12, S1)",
@@ -282,7 +257,7 @@ _CHECKS: Final = (
         becomes=_halves,
         **ALL_KEYS,
     ),
-    _law(
+    attention_law(
         "duplicated-keys",
         "every key twice adds ln 2 to LSE, and leaves o",
         "tails of keys, masks of padding (W3)",
@@ -291,7 +266,7 @@ _CHECKS: Final = (
         becomes=lambda problem: (problem.replace(s_k=2 * problem.s_k),),
         **ALL_KEYS,
     ),
-    _law(
+    attention_law(
         "permuted-keys",
         "the order of keys changes nothing without a mask",
         "maxima of the first tile only, rescaling",
@@ -299,7 +274,7 @@ _CHECKS: Final = (
         asked=_unmasked,
         **ALL_KEYS,
     ),
-    _law(
+    attention_law(
         "shifted-keys",
         "a constant added to all keys leaves o, and adds c <q, a> to LSE",
         "K centred without compensation (C12), sentinels (S4)",
@@ -307,13 +282,13 @@ _CHECKS: Final = (
         asked=batched,
         **BATCH,
     ),
-    _law(
+    attention_law(
         "convexity",
         "o lies between the least and the largest value that its row sees",
         "weights that do not sum to 1, keys behind the mask",
         _convex,
     ),
-    _law(
+    attention_law(
         "one-key",
         "over one key o is its value, and LSE its logit",
         "scales (S1 to S3), offsets of V",
@@ -322,7 +297,7 @@ _CHECKS: Final = (
         becomes=lambda problem: (problem.replace(s_k=1),),
         **ALL_KEYS,
     ),
-    _law(
+    attention_law(
         "no-queries",
         "for q = 0, o is the mean of the values and LSE is ln n",
         "padding that counts as keys, counts of keys",
@@ -330,7 +305,7 @@ _CHECKS: Final = (
         asked=_unmasked,
         **ALL_KEYS,
     ),
-    _law(
+    attention_law(
         "heads-alone",
         "the heads of one key head have the results that they have alone",
         "maps of heads (G12, G13)",
@@ -339,7 +314,7 @@ _CHECKS: Final = (
         becomes=lambda problem: (problem.replace(H=problem.H // problem.h_kv, h_kv=1),),
         **BATCH,
     ),
-    _law(
+    attention_law(
         "repeated-key-heads",
         "key heads repeated for every query head give the same",
         "maps of heads (G12, G13)",
@@ -348,7 +323,7 @@ _CHECKS: Final = (
         becomes=lambda problem: (problem.replace(h_kv=problem.H),),
         **BATCH,
     ),
-    _law(
+    attention_law(
         "behind-the-border",
         "the last key changes no row but the last under a causal mask",
         "another alignment of the border (M1), flags without effect (M4)",
@@ -357,7 +332,7 @@ _CHECKS: Final = (
         causal=True,
         **BATCH,
     ),
-    _law(
+    attention_law(
         "single-query",
         "causal or not is the same for one query",
         "another alignment of the border (M1)",
@@ -371,14 +346,14 @@ _CHECKS: Final = (
         causal=True,
         **BATCH,
     ),
-    _law(
+    attention_law(
         "requests-alone",
         "requests of a pack have the results that they have alone",
         "offsets, neighbours, captured boundaries (W1, W3)",
         _singles,
         asked=lambda problem: None if problem.packed else "it needs a pack",
     ),
-    _law(
+    attention_law(
         "rows-of-nobody",
         "NaN in rows past the last offset changes nothing",
         "tails of tiles read (B4, M6)",

@@ -9,13 +9,10 @@ from typing import Any, Final
 import torch
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.laws.law import Law
 from kdaverify.checks.outcome import Outcome
-from kdaverify.operators.attention.laws.bounded import bounds, summed, within
-from kdaverify.operators.relations import relation, run, same
+from kdaverify.operators.attention.laws.bounded import attention_law, bounds, summed, within
+from kdaverify.operators.relations import run, same
 from oracles.attention.calls import MergeCall
-
-SECTION: Final = "mla.md 5"
 
 
 def _swapped(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -65,25 +62,21 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     return within(after, found, wanted, allowed, "with both LSE shifted")
 
 
-def _law(name: str, statement: str, exists_for: str, check: Any) -> Law:
-    return relation(name, statement, exists_for, check, section=SECTION)
-
-
 _CHECKS: Final = (
-    _law("swapped", "a merge is commutative", "weights of the wrong part", _swapped),
-    _law(
+    attention_law("swapped", "a merge is commutative", "weights of the wrong part", _swapped),
+    attention_law(
         "identity",
         "a part without keys, (0, -inf), changes nothing",
         "empty parts that count (C7, C8, C9)",
         _identity,
     ),
-    _law(
+    attention_law(
         "doubled",
         "a part merged with itself is that part with LSE + ln 2",
         "maxima instead of sums, base 2 taken for e",
         _doubled,
     ),
-    _law(
+    attention_law(
         "shifted",
         "a constant added to both LSE leaves o and is added to LSE",
         "exponentials without a maximum, finite sentinels (S4, C9)",
