@@ -6,7 +6,7 @@ row sees no key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -183,6 +183,16 @@ class AttentionCall(RequestsCall):
             self._segment(at, self.k[at.entry, at.keys], self.v[at.entry, at.keys])
             for at in self.requests
         ]
+
+    def losses(self, cotangents: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+        """do [H, s_q, d_v] and dlse [H, s_q] of every request, from those of the call by name.
+
+        A loss that does not use o has zeros for do; one that does not use lse has None for dlse.
+        """
+        unused = self.q.new_zeros(*self.q.shape[:3], self.d_v, dtype=torch.float64)
+        do, dlse = cotangents.get("do", unused), cotangents.get("dlse")
+        of_lse = [None] * len(self.requests) if dlse is None else self.of_requests("dlse", dlse)
+        return [*zip(self.of_requests("do", do), of_lse, strict=True)]
 
     def joined_keys(self, parts: Sequence[Tensor]) -> Tensor:
         """dk or dv of one part [h_kv, s_k, d] a request; 0 in rows of no request."""

@@ -64,16 +64,12 @@ def call_gradient_reference(
         cotangents: do, dlse; either may be absent.
         exact: dq, dk and dv.
     """
-    segments, do, dlse = call.segments(), cotangents.get("do"), cotangents.get("dlse")
-    shapes = [(*segment.q.shape[:2], call.d_v) for segment in segments]
-    given_o = (
-        [call.q.new_zeros(shape) for shape in shapes] if do is None else call.of_requests("do", do)
-    )
-    given_lse = [None] * len(segments) if dlse is None else call.of_requests("dlse", dlse)
-    losses = [Loss(*pair) for pair in zip(given_o, given_lse, strict=True)]
+    losses = [Loss(*pair) for pair in call.losses(cotangents)]
 
     def layout(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
         dq, dk, dv = ([part[n] for part in parts] for n in range(3))
         return {"dq": call.joined("q", dq), "dk": call.joined_keys(dk), "dv": call.joined_keys(dv)}
 
-    return attention_gradient_reference(segments, losses, exact, layout, contract, method=METHOD)
+    return attention_gradient_reference(
+        call.segments(), losses, exact, layout, contract, method=METHOD
+    )

@@ -20,13 +20,12 @@ from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference, 
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
-from oracles.attention.calls import AttentionCall, MergeCall, MlaDecodeCall
+from oracles.attention.calls import AttentionCall, MergeCall, RequestsCall
 from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
 from oracles.attention.split import merge, merge_errors
 from oracles.pointwise.rounding import FLOAT64, RoundingError
 
 WEIGHTS: Final = "P"
-RequestsCall = AttentionCall | MlaDecodeCall
 Join = Callable[[Sequence[Tensor]], Tensor]
 
 
@@ -113,11 +112,8 @@ def _differentiated(
     io: Format | None,
 ) -> Counted:
     assert isinstance(call, AttentionCall)
-    zeros = torch.zeros(*call.q.shape[:3], call.d_v, dtype=torch.float64, device=call.q.device)
-    d_o = call.of_requests("do", cotangents.get("do", zeros))
-    given = cotangents.get("dlse")
-    d_lse = [None] * len(parts) if given is None else call.of_requests("dlse", given)
-    found = [part.backward(a, b) for part, a, b in zip(parts, d_o, d_lse, strict=True)]
+    losses = call.losses(cotangents)
+    found = [part.backward(*loss) for part, loss in zip(parts, losses, strict=True)]
     dq, dk, dv = ([part[n] for part in found] for n in range(3))
     joined = {
         "dq": _joined(call, "q", dq),
