@@ -23,11 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kdaverify.adapters.registry import SHIPPED, Listing, find, shipped
+from kdaverify.survey.session import DESIGN, exit_code_of
 from kdaverify.verdicts.decision import Ruling
 
 OURS = tuple(name for name in SHIPPED if name.startswith("eager"))
-# What only emulates a design is no implementation: its own tests judge it.
-DESIGN = "emulated:"
 # What an interpreted implementation may take, and after how long no other one is begun.
 SECONDS, ENOUGH = 600, 600
 
@@ -55,13 +54,13 @@ def main() -> int:
         for listing in shipped()
         if listing.name in SHIPPED and not listing.name.startswith(DESIGN)
     ]
-    left = set[str]() if parser.parse_args().all else _left_out(chosen)
+    everything = parser.parse_args().all
+    left = set[str]() if everything else _left_out(chosen)
     began = time.monotonic()
     rows = [
         _verify(listing)
         for listing in sorted(chosen, key=lambda one: one.name not in OURS)
-        if listing.name not in left
-        and (parser.parse_args().all or time.monotonic() - began < ENOUGH)
+        if listing.name not in left and (everything or time.monotonic() - began < ENOUGH)
     ]
     table = Table(title="every implementation that runs here", title_justify="left")
     for name in ("implementation", "decision", "seconds", ""):
@@ -120,16 +119,11 @@ def _verify(listing: Listing) -> Row:
             "--record",
             str(Path(folder) / "record.jsonl"),
         ]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as session:
-            try:
-                code = session.wait(timeout=SECONDS)
-            except subprocess.TimeoutExpired:
-                # It ends its own processes.
-                session.terminate()
-                session.wait()
-                late = f"no decision within {SECONDS} s"
-                print(f"{listing.name}: {late}", flush=True)
-                return Row(listing.name, late, time.monotonic() - started, listing.name not in OURS)
+        code = exit_code_of(command, SECONDS)
+    if code is None:
+        late = f"no decision within {SECONDS} s"
+        print(f"{listing.name}: {late}", flush=True)
+        return Row(listing.name, late, time.monotonic() - started, listing.name not in OURS)
     ruling = next((ruling for ruling in Ruling if ruling.exit_code == code), Ruling.ERROR)
     accepted = {Ruling.ACCEPT} if listing.name in OURS else {Ruling.ACCEPT, Ruling.REJECT}
     return Row(listing.name, ruling.value, time.monotonic() - started, ruling in accepted)

@@ -130,7 +130,7 @@ def _judge(plan: SurveyPlan, name: str, path: Path) -> str:
         *("--record", str(running), "--diagnosis", "0"),
     ]
     with log.open("w", encoding="utf-8") as output:
-        code = _ended(command, output, plan.seconds)
+        code = exit_code_of(command, plan.seconds, output)
     if running.is_file():
         running.replace(path)
     running.parent.rmdir()
@@ -140,10 +140,13 @@ def _judge(plan: SurveyPlan, name: str, path: Path) -> str:
     return f"ended with code {code}; its output is in {log}" if found is None else found.value
 
 
-def _ended(command: list[str], output: IO[str], seconds: float) -> int | None:
+def exit_code_of(command: list[str], seconds: float, output: IO[str] | None = None) -> int | None:
     """The exit code; None where the time was over. No process is left behind."""
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
     ) as session:
         try:
             return session.wait(timeout=seconds)
