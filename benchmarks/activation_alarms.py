@@ -29,7 +29,7 @@ from tests.operators.pointwise.activated import ACCELERATOR, KEEPER
 from tests.operators.pointwise.activation_faults import FAULTS
 
 DTYPES = ("fp32", "bf16", "fp16")
-LEGAL: tuple[Adapter, ...] = (EAGER, ACCELERATOR, KEEPER)
+CONFORMING: tuple[Adapter, ...] = (EAGER, ACCELERATOR, KEEPER)
 
 
 def drawn(count: int, op: str, dtype: str, start: int) -> list[ActivationProblem]:
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
     arguments = parser.parse_args()
     share = arguments.problems // (len(OPERATIONS) * len(DTYPES))
-    asked = [
+    tested = [
         problem
         for op in OPERATIONS
         for dtype in DTYPES
@@ -63,14 +63,14 @@ def main() -> None:
     worst, seen, of_op = (
         defaultdict[str, float](float),
         Counter[str](),
-        Counter(problem.op for problem in asked),
+        Counter(problem.op for problem in tested),
     )
     alarms: list[str] = []
-    for problem in track(asked, description="judging activations"):
-        for legal in LEGAL:
-            for outcome in activations(legal, problem):
+    for problem in track(tested, description="judging activations"):
+        for conforming in CONFORMING:
+            for outcome in activations(conforming, problem):
                 ratio = outcome.comparison.ratio if outcome.comparison else 0.0
-                key = f"{legal.name}, {problem.op} {outcome.output}"
+                key = f"{conforming.name}, {problem.op} {outcome.output}"
                 worst[key] = max(worst[key], ratio)
                 if outcome.status.rejects:
                     alarms.append(f"{key}: {outcome.message}\n  {problem.to_json()}")
@@ -83,7 +83,8 @@ def main() -> None:
         print(f"{seen[name]:4d} of {of_op[op]} problems show: {name}")  # pyright: ignore[reportArgumentType]
     print(*alarms, sep="\n")
     print(
-        f"{len(asked)} problems, {len(asked) * len(LEGAL)} legal runs, {len(alarms)} false alarms"
+        f"{len(tested)} problems, {len(tested) * len(CONFORMING)} conforming runs,"
+        f" {len(alarms)} false alarms"
     )
     sys.exit(bool(alarms) or not all(seen[name] for name in FAULTS))
 

@@ -215,14 +215,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=500.0)
-    asked = parser.parse_args()
+    tested = parser.parse_args()
     torch.set_num_threads(1)
-    rng = random.Random(asked.seed)  # noqa: S311 # problems, no secrets
+    rng = random.Random(tested.seed)  # noqa: S311 # problems, no secrets
     began, runs = time.monotonic(), 0
     over, alarms = list[str](), list[str]()
     worst = defaultdict[str, float](float)
     caught, tried = Counter[str](), Counter[str]()
-    while runs < asked.runs and time.monotonic() - began < asked.seconds:
+    while runs < tested.runs and time.monotonic() - began < tested.seconds:
         given, backward = drawn(rng), rng.random() < 0.25
         judge, first = Judge(given, backward=backward), random_design(rng)
         lazy = rng.random() < 0.3

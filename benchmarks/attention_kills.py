@@ -49,7 +49,7 @@ def killed(spec: str) -> dict[str, Any]:
         "spec": spec,
         "killed": verdict is not None,
         **about,
-        "cases": len(found.asked),
+        "cases": len(found.tested),
         "cpu": round(time.process_time() - began, 1),
         "out_of_time": found.out_of_time,
         "trouble": found.trouble[:2],
@@ -61,20 +61,20 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="globs of ids, joined by commas")
     parser.add_argument("--twins", action="store_true", help="run the conforming twins as well")
     parser.add_argument("--out", type=Path, default=None)
-    asked = parser.parse_args()
-    globs = asked.only.split(",")
+    tested = parser.parse_args()
+    globs = tested.only.split(",")
     names = [n for n in ATTENTION_FAULTS if any(fnmatchcase(n, glob) for glob in globs)]
-    twins = [f"kdaverify.faults.attention.adapter:{name}" for name in TWINS] if asked.twins else []
+    twins = [f"kdaverify.faults.attention.adapter:{name}" for name in TWINS] if tested.twins else []
     specs = [*twins, *(f"fault:attention-{name}" for name in names)]
     count = 0
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for row in pool.imap(killed, specs):
             count += row["killed"] and row["spec"].startswith("fault:")
             print(json.dumps(row), flush=True)
-            if asked.out is not None:
-                with asked.out.open("a") as file:
+            if tested.out is not None:
+                with tested.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-    missing = len(NOT_RECREATED) if asked.only == "*" else 0
+    missing = len(NOT_RECREATED) if tested.only == "*" else 0
     total = len(names) + missing
     print(f"{count} of {total} rejected, {missing} of them not re-created")
 

@@ -97,12 +97,13 @@ def main(
             for entry in panel(name, profile):
                 found.append(cost(entry.problem, adapter, Path(folder), runs))
                 oracle, *others = astuple(found[-1])
-                told = ", ".join(
+                reported = ", ".join(
                     f"{what} {x / oracle:.2f}"
                     for what, x in zip(("family", "ceiling", "kept"), others, strict=True)
                 )
                 print(
-                    f"{name:5s} {entry.name:22s} oracle {1e3 * oracle:8.2f} ms; over it: {told}",
+                    f"{name:5s} {entry.name:22s} oracle {1e3 * oracle:8.2f} ms;"
+                    f" over it: {reported}",
                     flush=True,
                 )
     columns = [

@@ -166,8 +166,8 @@ class Calibration:
 
     def rows(self, T: int) -> list[Row]:
         """Every output of every regime that the implementation takes."""
-        asked = [Problem(**{**BASE, **regime}, T=T, dtype=self.dtype) for regime in REGIMES]  # pyright: ignore[reportArgumentType]
-        taken = [problem for problem in asked if self.adapter.supports(problem) is None]
+        tested = [Problem(**{**BASE, **regime}, T=T, dtype=self.dtype) for regime in REGIMES]  # pyright: ignore[reportArgumentType]
+        taken = [problem for problem in tested if self.adapter.supports(problem) is None]
         if not taken:
             return []
         calls, given = (
@@ -219,14 +219,14 @@ class Calibration:
         return next((by_name[name] for name in self.likely if name in by_name), members[0])
 
     def _contract_of(self, output: str) -> str:
-        asked = self.adapter.contract if output in OUTPUTS else self.adapter.backward_contract
-        return asked(self.dtype).name
+        tested = self.adapter.contract if output in OUTPUTS else self.adapter.backward_contract
+        return tested(self.dtype).name
 
 
 def regime_of(problem: Problem) -> str:
     """What is not as usual: the gate, and keys and betas where they are special."""
-    told = {"random": problem.key, "uniform": problem.beta}
-    return " ".join((problem.gate, *(name for usual, name in told.items() if name != usual)))
+    reported = {"random": problem.key, "uniform": problem.beta}
+    return " ".join((problem.gate, *(name for usual, name in reported.items() if name != usual)))
 
 
 def _truth(batch: Inputs, losses: Cotangents) -> Named:
@@ -264,10 +264,10 @@ def shown(rows: list[Row]) -> None:
     first = rows[0]
     of = {(row.regime, row.output): row for row in rows}
     outputs = [name for name in (*OUTPUTS, *GRADIENTS) if any(name == output for _, output in of)]
-    told = dict.fromkeys(f"{row.contract}: {row.member}" for row in rows)
+    reported = dict.fromkeys(f"{row.contract}: {row.member}" for row in rows)
     table = Table(
         title=f"{first.implementation}, {first.dtype}, T = {first.T}",
-        caption="; ".join(told),
+        caption="; ".join(reported),
         title_justify="left",
     )
     for heading in ("regime", *outputs):

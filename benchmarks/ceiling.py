@@ -139,14 +139,14 @@ def main(
     fp32 and in fp64.
     """
     torch.set_num_threads(1)
-    asked = [
+    tested = [
         (problem, contract_from_name(name))
         for name, dtype in CONTRACTS
         for problem in drawn(problems, dtype, seed)
     ]
     found = [
         row
-        for problem, contract in track(asked, "bounding legal kernels")
+        for problem, contract in track(tested, "bounding legal kernels")
         for row in rows(problem, contract)
     ]
     groups = defaultdict[str, list[Row]](list)
@@ -165,7 +165,7 @@ def main(
                 f" {row.problem}"
             )
     print(
-        f"{len(asked)} problems, {sum(row.runs for row in found)} outputs,"
+        f"{len(tested)} problems, {sum(row.runs for row in found)} outputs,"
         f" {sum(row.above for row in found)} above the ceiling"
     )
     if output:

@@ -128,22 +128,22 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the summary here")
     given = parser.parse_args()
     shares = {profile: int(number) for profile, number in (part.split("=") for part in given.share)}
-    asked, found, until = (
+    tested, found, until = (
         runs(given.combinations, given.profiles, shares, given.seed),
         list[Found](),
         time.time() + 60 * given.minutes,
     )
     with get_context("spawn").Pool(given.workers) as pool:
         for one in track(
-            pool.imap_unordered(judged, asked),
-            total=len(asked),
+            pool.imap_unordered(judged, tested),
+            total=len(tested),
             description="judging conforming kernels",
         ):
             found.append(one)
             if time.time() > until:
                 pool.terminate()
                 break
-    summary = summarised(found, len(asked))
+    summary = summarised(found, len(tested))
     for one in found:
         for message in one.rejected:
             print(f"REJECTED {one.run.spec} {one.run.profile}: {message}")
@@ -152,7 +152,7 @@ def main() -> None:
         given.json.write_text(json.dumps(summary, indent=1) + "\n")
 
 
-def summarised(found: list[Found], asked: int) -> dict[str, Any]:
+def summarised(found: list[Found], tested: int) -> dict[str, Any]:
     """Counts by profile, and what they say of the rate of false alarms."""
     by_profile: dict[str, Any] = {}
     for profile in dict.fromkeys(one.run.profile for one in found):
@@ -170,7 +170,7 @@ def summarised(found: list[Found], asked: int) -> dict[str, Any]:
     kernels, wrong = len(found), sum(bool(one.rejected) for one in found)
     return {
         "runs": kernels,
-        "runs_planned": asked,
+        "runs_planned": tested,
         "runs_rejected": wrong,
         "rate_below_at_95_percent": round(upper(wrong, kernels), 5) if kernels else None,
         "profiles": by_profile,

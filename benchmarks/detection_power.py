@@ -52,7 +52,7 @@ SHIPPED: Final = ("eager", "eager-recurrent")
 GATES: Final = ("mild", "slow", "log-sigmoid", "bound-5", "mixed", "zero")
 OTHER_SEED: Final = 1000
 RUN: Final = 40
-LEGAL: Final = "legal runs"
+CONFORMING: Final = "legal runs"
 Key = tuple[str, str, str]
 
 
@@ -77,7 +77,7 @@ class Bench:
     def key(self, what: str) -> Key:
         return what, self.problem.dtype, self.contract.name
 
-    def legal(self) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    def conforming(self) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
         """Kernels that no budget has been made of."""
         io, shipped = FORMATS[self.problem.dtype], find(self.name).forward(self.inputs)
         yield self.name, (shipped.o, shipped.final_state)
@@ -140,7 +140,7 @@ class Tally:
                 {"key": key, "hits": self.hits[key], "trials": trials}
                 for key, trials in self.trials.items()
             ]
-            near = [_told(bench, who, ", ".join(outputs)) for bench, who, outputs in self.near]
+            near = [_reported(bench, who, ", ".join(outputs)) for bench, who, outputs in self.near]
             passed = [
                 verdict.model_dump(mode="json", exclude_defaults=True) for verdict in self.passed
             ]
@@ -165,26 +165,26 @@ class Tally:
         self.trials[key] += trials
 
 
-def judge_legal(bench: Bench, tally: Tally) -> None:
-    for who, run in bench.legal():
+def judge_conforming(bench: Bench, tally: Tally) -> None:
+    for who, run in bench.conforming():
         over = {name: c for name, c in bench.compared(run).items() if c.status.rejects}
-        tally.add(bench.key(f"{LEGAL}, {who}"), bool(over))
+        tally.add(bench.key(f"{CONFORMING}, {who}"), bool(over))
         if over and all(is_near(c.status, c.statistic, c.ratio) for c in over.values()):
             tally.near.append((bench, who, list(over)))
         else:
-            tally.alarms += [_told(bench, who, str(c)) for c in over.values()]
+            tally.alarms += [_reported(bench, who, str(c)) for c in over.values()]
 
 
 def judge_near(tally: Tally) -> None:
     """Asks near misses again, each told as it is decided."""
     for bench, who, outputs in track(tally.near, description="near misses again"):
         for name, found in recheck(_again(bench.name, who), bench.problem, outputs).items():
-            said = _told(bench, who, f"{name}: {found}")
+            said = _reported(bench, who, f"{name}: {found}")
             print(said, flush=True)
-            tally.alarms += [] if found.finding is RetestFinding.ACQUITTED else [said]
+            tally.alarms += [] if found.finding is RetestFinding.PASSED_ON_RETEST else [said]
 
 
-def _told(bench: Bench, who: str, said: str) -> str:
+def _reported(bench: Bench, who: str, said: str) -> str:
     return f"{who}, {bench.contract.name}: {said}\n  {bench.problem.to_json()}"
 
 
@@ -193,7 +193,7 @@ def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
         bench = Bench(problem, name)
         return [
             Outcome(c.output, c.status, str(c), c)
-            for c in bench.compared(dict(bench.legal())[who]).values()
+            for c in bench.compared(dict(bench.conforming())[who]).values()
         ]
 
     return ask
@@ -202,7 +202,7 @@ def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
 def judge_faults(bench: Bench, tally: Tally) -> None:
     for fault, comparison in bench.faulty():
         tally.add(bench.key(f"{fault}: {comparison.output}"), comparison.status.rejects)
-    shipped = dict(bench.legal())[bench.name]
+    shipped = dict(bench.conforming())[bench.name]
     for name, comparison in bench.compared(shipped).items():
         tally.passed.append(
             Verdict(
@@ -240,7 +240,7 @@ def _rises(run: list[Verdict]) -> dict[str, float]:
     """What a run's errors are multiplied by;
     runs whose legal kernels were lucky are compared with none.
     """
-    rises = {f"{LEGAL}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
+    rises = {f"{CONFORMING}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
     for group in paired(run):
         rises["rms at 1.1 times the nearest legal kernel's over a run"] = 1.1 / group.ratio
     return rises
@@ -296,41 +296,43 @@ def main() -> None:
         default=[],
         help="judge nothing: add up what runs with other seeds wrote",
     )
-    told = parser.parse_args()
+    reported = parser.parse_args()
     tally = Tally()
-    if not told.pool:
-        measure(told, tally)
-    for path in told.pool:
+    if not reported.pool:
+        measure(reported, tally)
+    for path in reported.pool:
         tally.take(path)
     show(tally)
     conclude(tally)
 
 
-def measure(told: argparse.Namespace, tally: Tally) -> None:
+def measure(reported: argparse.Namespace, tally: Tally) -> None:
     """Everything that is judged, written as soon as it is known."""
     torch.set_num_threads(1)
-    ends = time.monotonic() + 60 * told.minutes
-    share, part = told.faulty // len(DTYPES), told.problems // len(DTYPES)
+    ends = time.monotonic() + 60 * reported.minutes
+    share, part = reported.faulty // len(DTYPES), reported.problems // len(DTYPES)
     todo: list[tuple[Callable[[Bench, Tally], None], Problem, str]] = []
     for dtype in DTYPES:
         todo += [
             (judge_faults, p, SHIPPED[i % 2])
-            for i, p in enumerate(ordinary(share, dtype, told.seed))
+            for i, p in enumerate(ordinary(share, dtype, reported.seed))
         ]
         todo += [
-            (judge_legal, p, SHIPPED[i % 2])
-            for i, p in enumerate(drawn(part, dtype, told.seed) if part else [])
+            (judge_conforming, p, SHIPPED[i % 2])
+            for i, p in enumerate(drawn(part, dtype, reported.seed) if part else [])
         ]
     # Every format to the same share, if time runs out.
-    order = torch.randperm(len(todo), generator=torch.Generator().manual_seed(told.seed)).tolist()
+    order = torch.randperm(
+        len(todo), generator=torch.Generator().manual_seed(reported.seed)
+    ).tolist()
     for number in track(order, description="judging"):
         if time.monotonic() < ends:
             judge, problem, name = todo[number]
             judge(Bench(problem, name), tally)
     # Before the near misses too: asking them again may take long.
-    tally.keep(told.json)
+    tally.keep(reported.json)
     judge_near(tally)
-    tally.keep(told.json)
+    tally.keep(reported.json)
 
 
 def show(tally: Tally) -> None:
@@ -345,11 +347,11 @@ def show(tally: Tally) -> None:
 
 
 def conclude(tally: Tally) -> None:
-    legal = sum(n for (what, _, _), n in tally.trials.items() if what.startswith(LEGAL))
-    limit = upper(len(tally.alarms), legal)
+    conforming = sum(n for (what, _, _), n in tally.trials.items() if what.startswith(CONFORMING))
+    limit = upper(len(tally.alarms), conforming)
     print(*tally.alarms, sep="\n")
     print(
-        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {legal} legal runs:"
+        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {conforming} legal runs:"
         f" less than {limit:.2g} of them, with 95 %"
     )
 

@@ -59,7 +59,7 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 
 SEED = 7
 SECONDS = 6.0
-LEGAL_COST = 0.004
+CONFORMING_COST = 0.004
 RIGHT = Patch()
 Row = dict[str, Any]
 
@@ -138,7 +138,7 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
         found = diagnose(adapter, question, seconds=SECONDS)
         named = [match.suspect.fault.id for match in found.named]
         first, among = named[:1] == [fault.id], fault.id in named
-        told = (
+        reported = (
             "alone"
             if named == [fault.id]
             else "first of several"
@@ -147,13 +147,13 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
             if among
             else "missed"
         )
-        told = told if found.fits or told == "missed" else "poor fit"
+        reported = reported if found.fits or reported == "missed" else "poor fit"
         seconds = round(time.monotonic() - started, 1)
         return {
             "kind": fault.kind,
             "operator": fault.operator,
             "dtype": question.problem.dtype,
-            "told": told,
+            "told": reported,
             "named": named,
             "said": str(found),
             "seconds": seconds,
@@ -161,14 +161,14 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
     return {"kind": fault.kind, "operator": fault.operator, "told": "not rejected"}
 
 
-def legal(name: str, problem: Problem) -> Row:
+def conforming(name: str, problem: Problem) -> Row:
     """Who is named for a legal kernel: as it is asked,
     and if what it answers were taken for wrong.
     """
     adapter = Planted(FAULTS["H1"], patch=RIGHT) if name == "backwards" else find(name)
     question = PropertyCase("forward", problem)
     try:
-        asked = diagnose(adapter, question, seconds=SECONDS)
+        tested = diagnose(adapter, question, seconds=SECONDS)
         lineup = FaultComparison(question, adapter)
         forced = [
             str(match.suspect)
@@ -178,9 +178,9 @@ def legal(name: str, problem: Problem) -> Row:
     except (ContractOverflow, UncertifiedError):
         return {"told": "not judged"}
     return {
-        "told": "named" if asked.named or asked.signatures else "not named",
+        "told": "named" if tested.named or tested.signatures else "not named",
         "forced": forced,
-        "said": str(asked),
+        "said": str(tested),
     }
 
 
@@ -273,10 +273,10 @@ def run(jobs: dict[str, Callable[[], Row]], path: Path, others: list[Path]) -> d
 def show(rows: dict[str, Row]) -> None:
     for kind in sorted({row.get("kind", "") for row in rows.values()}):
         own = {name: row for name, row in rows.items() if row.get("kind", "") == kind}
-        for told in sorted({row["told"] for row in own.values()}):
-            names = [name for name, row in own.items() if row["told"] == told]
+        for reported in sorted({row["told"] for row in own.values()}):
+            names = [name for name, row in own.items() if row["told"] == reported]
             print(
-                f"{kind or 'all':4s} {told}:"
+                f"{kind or 'all':4s} {reported}:"
                 f" {len(names)}{'' if len(names) > 12 else f' ({chr(44).join(names)})'}"
             )
     forced = [name for name, row in rows.items() if row.get("forced")]
@@ -329,11 +329,13 @@ def main() -> None:
         jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
     elif given.what == "legal":
         problems = [
-            p for dtype in ("bf16", "fp32") for p in drawn(given.problems, dtype, SEED, LEGAL_COST)
+            p
+            for dtype in ("bf16", "fp32")
+            for p in drawn(given.problems, dtype, SEED, CONFORMING_COST)
         ]
         names = ("eager", "eager-recurrent", "backwards")
         jobs = {
-            f"{name} {p.id}": lambda name=name, p=p: legal(name, p)
+            f"{name} {p.id}": lambda name=name, p=p: conforming(name, p)
             for p in problems
             for name in names
         }

@@ -34,13 +34,13 @@ RULES = ("level", "slope", "bias")
 def contenders(dtype: str) -> dict[str, Adapter]:
     """Legal kernels, and in bf16 the two that lose their carry, by name."""
     members = carriers(contract_from_name(f"chunk64-{dtype}"), FORMATS[dtype])[1:]
-    legal = {name: find(name) for name in ("eager", "eager-recurrent")} | {
+    conforming = {name: find(name) for name in ("eager", "eager-recurrent")} | {
         member.name: Member(member, dtype) for member in members
     }
     return (
-        legal | {"FAULT state in bf16": state_in_bf16, "FAULT decay in bf16": decay_in_bf16}
+        conforming | {"FAULT state in bf16": state_in_bf16, "FAULT decay in bf16": decay_in_bf16}
         if dtype == "bf16"
-        else legal
+        else conforming
     )
 
 
@@ -84,7 +84,9 @@ def _only(growth: Growth, samples: slice) -> Growth:
         return replace(curve, rms=curve.rms[samples], mean=curve.mean[samples])
 
     return replace(
-        growth, kernel=cut(growth.kernel), legal=tuple(cut(curve) for curve in growth.legal)
+        growth,
+        kernel=cut(growth.kernel),
+        conforming=tuple(cut(curve) for curve in growth.conforming),
     )
 
 

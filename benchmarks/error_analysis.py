@@ -128,15 +128,15 @@ def bug(name: str) -> Row:
         found = finding(question, adapter, until=started + SECONDS)
         right = truth(fault, question.problem)
         kind = kind_of(found)
-        told = (
+        reported = (
             f"{kind}, {'right' if {*right} & {*found.stages[:2]} else 'wrong'}"
             if kind in (MISTAKE, TENSOR)
             else kind
         )
-        told = (
-            f"{told}, the right one excluded"
+        reported = (
+            f"{reported}, the right one excluded"
             if {*right} & {*found.excluded} and not {*right} & {*found.within}
-            else told
+            else reported
         )
         seconds = round(time.monotonic() - started, 1)
         known = {
@@ -145,7 +145,7 @@ def bug(name: str) -> Row:
             "stages": right,
             "seconds": seconds,
         }
-        return row | known | {"named": found.stages, "said": str(found), "told": told}
+        return row | known | {"named": found.stages, "said": str(found), "told": reported}
     return row
 
 
@@ -306,8 +306,8 @@ def main() -> None:
     for name in track([name for name in jobs if name not in done], description=given.what):
         done[name] = jobs[name]()
         given.json.write_text(json.dumps(done, indent=1) + "\n")
-    for told in sorted({row["told"] for row in done.values()}):
-        print(f"{told}: {sum(row['told'] == told for row in done.values())}")
+    for reported in sorted({row["told"] for row in done.values()}):
+        print(f"{reported}: {sum(row['told'] == reported for row in done.values())}")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.recheck import recheck
-from kdaverify.faults.legal import backwards
+from kdaverify.faults.conforming_kernels import backwards
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import cost_of, settings_for
 from oracles.inputs import Inputs
@@ -142,11 +142,12 @@ def retested(found: list[Comparison], run: Kernel, contract: Contract, problem: 
     if not all(is_near(one.status, one.statistic, one.ratio) for one in wrong):
         return str(RetestFinding.CONFIRMED)
     findings = {
-        told.finding for told in recheck(outcomes, problem, [one.output for one in wrong]).values()
+        reported.finding
+        for reported in recheck(outcomes, problem, [one.output for one in wrong]).values()
     }
     return str(
-        RetestFinding.ACQUITTED
-        if findings == {RetestFinding.ACQUITTED}
+        RetestFinding.PASSED_ON_RETEST
+        if findings == {RetestFinding.PASSED_ON_RETEST}
         else RetestFinding.CONFIRMED
     )
 
@@ -170,7 +171,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the summary here")
     arguments = parser.parse_args()
-    asked = [
+    case_tested = [
         p
         for dtype in DTYPES
         for p in drawn(arguments.problems // len(DTYPES), dtype, arguments.seed)
@@ -179,8 +180,8 @@ def main() -> None:
     counts, ratios = Counter[str](), defaultdict[str, float](float)
     with get_context("spawn").Pool(arguments.workers) as pool:
         for rows in track(
-            pool.imap(judge, asked, chunksize=4),
-            total=len(asked),
+            pool.imap(judge, case_tested, chunksize=4),
+            total=len(case_tested),
             description="judging legal kernels",
         ):
             for row in rows:
@@ -189,7 +190,7 @@ def main() -> None:
                 if not row[2] <= 1:
                     alarms.append(row)
     summary = {
-        "problems": len(asked),
+        "problems": len(case_tested),
         "seed": arguments.seed,
         "legal_runs": sum(count for name, count in counts.items() if LEFT_OUT not in name),
         "over_tolerance_once": sum(LEFT_OUT not in row[0] for row in alarms),

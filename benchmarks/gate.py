@@ -61,12 +61,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("record", type=Path)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    asked = parser.parse_args()
+    tested = parser.parse_args()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "million.parquet"
-        size = grown(asked.record, asked.rows, path) / 2**20
+        size = grown(tested.record, tested.rows, path) / 2**20
         found = measured("gate", str(path), "--junit", str(Path(folder) / "gate.xml"))
-    print(f"{asked.rows} verdicts, {size:.0f} MiB of Parquet: {found}")
+    print(f"{tested.rows} verdicts, {size:.0f} MiB of Parquet: {found}")
 
 
 if __name__ == "__main__":

@@ -156,21 +156,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    asked = [
+    tested = [
         p
         for i, dtype in enumerate(DTYPES)
         for p in drawn(arguments.problems // len(DTYPES), dtype, arguments.seed + i, COST)
     ]
     worst: Worst = defaultdict(lambda: (0.0, ""))
     apart, widths = list[str](), list[float]()
-    for number, problem in enumerate(track(asked, description="differentiating")):
+    for number, problem in enumerate(track(tested, description="differentiating")):
         together, width = judge(problem, number, worst)
         widths.append(width)
         if not together:
             apart.append(problem.to_json())
     show(worst)
     print(
-        f"{len(asked)} problems: enclosures of the slope overlap on {len(asked) - len(apart)},"
+        f"{len(tested)} problems: enclosures of the slope overlap on {len(tested) - len(apart)},"
         f" widest {max(widths):.1e} of the slope"
     )
     for name, (gap, problem) in worst.items():

@@ -51,7 +51,7 @@ def small(dtype: str, count: int) -> list[Problem]:
     return drawn(count, dtype, 0, SMALL)
 
 
-def asked(dtype: str) -> Iterator[Ask]:
+def tested(dtype: str) -> Iterator[Ask]:
     for of in OF:
         yield "gradients", small, {"of": of}
     yield "self_consistency", small, {}
@@ -101,8 +101,8 @@ if __name__ == "__main__":
     parser.add_argument("--impl", default="eager")
     parser.add_argument("--dtypes", default="bf16,fp16,fp32")
     parser.add_argument("--only", default="", help="one check, by name")
-    told = parser.parse_args()
+    reported = parser.parse_args()
     torch.set_num_threads(1)
-    for dtype in told.dtypes.split(","):
-        for ask in (ask for ask in asked(dtype) if told.only in ("", ask[0])):
-            report(told.impl, dtype, ask, told.problems)
+    for dtype in reported.dtypes.split(","):
+        for ask in (ask for ask in tested(dtype) if reported.only in ("", ask[0])):
+            report(reported.impl, dtype, ask, reported.problems)

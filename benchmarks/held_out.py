@@ -94,7 +94,7 @@ def hunted(job: Job) -> Found:
 
     from kdaverify.faults.adapter import Faulty
     from kdaverify.faults.catalogue import FAULTS
-    from kdaverify.faults.legal import LEGAL
+    from kdaverify.faults.conforming_kernels import CONFORMING
     from kdaverify.kills.acquittal import Jury
     from kdaverify.kills.hunt import hunt
 
@@ -105,12 +105,12 @@ def hunted(job: Job) -> Found:
     port.name = MODULE
     sys.modules[MODULE] = ModuleType(MODULE)
     vars(sys.modules[MODULE])["kernel"] = port
-    met = hunt(f"{MODULE}:kernel", "smoke", Jury(fault, LEGAL).objection, until=float("inf"))
+    met = hunt(f"{MODULE}:kernel", "smoke", Jury(fault, CONFORMING).objection, until=float("inf"))
     return Found(
         job.fault,
         job.stage,
         met.killer.property if met.killer else "",
-        len(met.asked),
+        len(met.tested),
         round(time.process_time() - started, 1),
     )
 
@@ -140,20 +140,20 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write every fault and what killed it")
     given = parser.parse_args()
-    asked = jobs([stage for stage in given.stages.split(",") if stage])
+    tested = jobs([stage for stage in given.stages.split(",") if stage])
     kept = given.json if given.json is not None and given.json.exists() else None
     found = {row["fault"]: Found(**row) for row in json.loads(kept.read_text())} if kept else {}
     with ProcessPoolExecutor(
         given.workers, get_context("spawn"), follow_parent, max_tasks_per_child=1
     ) as pool:
-        running = [pool.submit(hunted, job) for job in asked if job.fault not in found]
+        running = [pool.submit(hunted, job) for job in tested if job.fault not in found]
         for done in track(as_completed(running), "hunting", total=len(running)):
             found[done.result().fault] = done.result()
             if given.json is not None:
                 given.json.write_text(
                     json.dumps([one._asdict() for one in found.values()], indent=1) + "\n"
                 )
-    show([found[job.fault] for job in asked])
+    show([found[job.fault] for job in tested])
 
 
 if __name__ == "__main__":

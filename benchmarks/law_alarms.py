@@ -49,21 +49,21 @@ def drawn(
     return found
 
 
-def report(name: str, asked: list[tuple[Problem, list[Outcome]]], seconds: float) -> int:
+def report(name: str, tested: list[tuple[Problem, list[Outcome]]], seconds: float) -> int:
     """One line for a law, and one for each rejection; the cases judged."""
-    found = [(problem, outcome) for problem, told in asked for outcome in told]
+    found = [(problem, outcome) for problem, reported in tested for outcome in reported]
     ratios = [outcome.comparison.ratio for _, outcome in found if outcome.comparison]
     wrong = [(problem, outcome) for problem, outcome in found if outcome.status.rejects]
     skips = sum(not outcome.status.judged for _, outcome in found)
     size = f", largest {max(ratios):.3g} of budget" if ratios else ""
     print(
-        f"{name}: {len(asked)} cases, {len(wrong)} rejections, {skips} skips{size},"
-        f" {seconds / len(asked):.3f} s a case",
+        f"{name}: {len(tested)} cases, {len(wrong)} rejections, {skips} skips{size},"
+        f" {seconds / len(tested):.3f} s a case",
         flush=True,
     )
     for problem, outcome in wrong:
         print(f"  {outcome.status} {outcome.message}\n  {problem.to_json()}", flush=True)
-    return len(asked) - skips
+    return len(tested) - skips
 
 
 if __name__ == "__main__":
@@ -75,22 +75,27 @@ if __name__ == "__main__":
     parser.add_argument("--dtypes", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-cost", type=float, default=0.1)
-    told = parser.parse_args()
+    reported = parser.parse_args()
     torch.set_num_threads(1)
-    kernel, judged = find(told.impl), 0
+    kernel, judged = find(reported.impl), 0
     for name, law in LAWS.items():
-        dtypes = told.dtypes.split(",") if told.dtypes else kernel.dtypes
+        dtypes = reported.dtypes.split(",") if reported.dtypes else kernel.dtypes
         cases = [
             p
             for dtype in dtypes
             for p in drawn(
-                law, kernel, dtype, told.problems, max_cost=told.max_cost, number=told.seed
+                law,
+                kernel,
+                dtype,
+                reported.problems,
+                max_cost=reported.max_cost,
+                number=reported.seed,
             )
         ]
         started = time.process_time()
-        asked = [
+        tested = [
             (problem, check("laws", kernel, problem, {"law": name}))
             for problem in track(cases, name, transient=True)
         ]
-        judged += report(f"{told.impl} {name}", asked, time.process_time() - started)
-    print(f"{told.impl}: {judged} cases judged", flush=True)
+        judged += report(f"{reported.impl} {name}", tested, time.process_time() - started)
+    print(f"{reported.impl}: {judged} cases judged", flush=True)

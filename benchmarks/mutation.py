@@ -318,16 +318,18 @@ def main() -> None:
         action="store_true",
         help="judge the survivors in --out once more, and nothing else",
     )
-    told = parser.parse_args()
-    parts = [told.only] if told.only else sorted(PARTS)
-    known = read(told.out)
+    reported = parser.parse_args()
+    parts = [reported.only] if reported.only else sorted(PARTS)
+    known = read(reported.out)
     every = [mutant for part in parts for mutant in mutants(part)]
     print(f"{len(every)} mutants, {sum(mutant in known for mutant in every)} judged before")
     lived = {mutant for mutant, row in known.items() if row.outcome == "survived"}
-    todo = [mutant for mutant in every if (mutant in lived if told.again else mutant not in known)]
+    todo = [
+        mutant for mutant in every if (mutant in lived if reported.again else mutant not in known)
+    ]
     random.Random(SEED).shuffle(todo)  # noqa: S311
-    run(todo, workers=told.workers, minutes=told.minutes, out=told.out)
-    show([row for row in read(told.out).values() if row.mutant.part in parts])
+    run(todo, workers=reported.workers, minutes=reported.minutes, out=reported.out)
+    show([row for row in read(reported.out).values() if row.mutant.part in parts])
 
 
 if __name__ == "__main__":

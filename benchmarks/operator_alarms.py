@@ -61,7 +61,7 @@ def drawn(spec: str, dtype: str, count: int, number: int) -> list[str]:
 
 def runs(operator: str, count: int, number: int) -> list[Run]:
     """At least so many, the same number of every kernel in each of its formats."""
-    turns = [(spec, dtype) for spec in HOSTS[operator].legal for dtype in kernel(spec).dtypes]
+    turns = [(spec, dtype) for spec in HOSTS[operator].conforming for dtype in kernel(spec).dtypes]
     share = -(-count // len(turns))
     return [(spec, text) for spec, dtype in turns for text in drawn(spec, dtype, share, number)]
 
@@ -70,12 +70,12 @@ def judged(run: Run) -> list[Verdict]:
     """The verdicts of one run."""
     torch.set_num_threads(1)
     spec, text = run
-    adapter, told = kernel(spec), list[Verdict]()
+    adapter, reported = kernel(spec), list[Verdict]()
     for name, detail in TESTED.items():
-        judge = Judge(adapter, told.append, name, spec=spec, published=False)
+        judge = Judge(adapter, reported.append, name, spec=spec, published=False)
         with contextlib.suppress(Rejected, FatalRejection):
             judge(problem_from_json(text), **detail)
-    return told
+    return reported
 
 
 def main() -> int:
@@ -91,13 +91,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the summary here")
     given_ = parser.parse_args()
     first, step = map(int, given_.part.split("/"))
-    asked = runs(given_.operator, given_.runs, given_.seed)[first::step]
+    tested = runs(given_.operator, given_.runs, given_.seed)[first::step]
     until, statuses, alarms, done = time.time() + 60 * given_.minutes, Counter[str](), [], 0
     with get_context("spawn").Pool(given_.workers) as pool:
-        for told in track(pool.imap(judged, asked, chunksize=1), total=len(asked)):
+        for reported in track(pool.imap(judged, tested, chunksize=1), total=len(tested)):
             done += 1
-            statuses.update(str(verdict.status) for verdict in told)
-            alarms += [f"{v.headline()}; {v.replay}" for v in told if v.status.rejects]
+            statuses.update(str(verdict.status) for verdict in reported)
+            alarms += [f"{v.headline()}; {v.replay}" for v in reported if v.status.rejects]
             if time.time() > until:
                 pool.terminate()
                 break
@@ -105,7 +105,7 @@ def main() -> int:
         "operator": given_.operator,
         "seed": given_.seed,
         "runs": done,
-        "wanted": len(asked),
+        "wanted": len(tested),
         "outputs": dict(statuses),
         "false_alarms": alarms,
     }

@@ -21,7 +21,7 @@ class Scene:
     Args:
         exact: float64.
         error: of the kernel in which a fault is planted.
-        family: errors of every legal kernel and draw.
+        ensemble: errors of every legal kernel and draw.
         rng: chooses where.
     """
 

@@ -25,7 +25,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.probes import probes
 from kdaverify.checks.status import Status
 from kdaverify.problems.probes import PROBES, Probe
-from tests.checks.probe_faults import FAULTS, Fault, Kernel, Planted, legal
+from tests.checks.probe_faults import FAULTS, Fault, Kernel, Planted, conforming
 
 APART = 10.0
 PRESETS = "chunk64-fp64,chunk64-fp32,chunk64-bf16,chunk64-fp16,recurrent-fp32,recurrent-fp64"
@@ -39,7 +39,7 @@ def formats(preset: str) -> tuple[str, ...]:
     return ("fp32",) if contract.operands.name == "tf32" else (contract.operands.name,)
 
 
-def asked(probe: Probe, preset: str, dtype: str, kernel: Kernel) -> list[Outcome]:
+def tested(probe: Probe, preset: str, dtype: str, kernel: Kernel) -> list[Outcome]:
     """What a kernel that declares `preset` comes to on a probe."""
     return probes(
         Planted(contract_from_name(preset), dtype, kernel),
@@ -66,11 +66,11 @@ def rows(probe: Probe, preset: str, dtype: str) -> list[tuple[Fault, float, floa
     """Every fault that kernels of the preset can have: the right kernel's figure, the faulty one's,
     and what that is of.
     """
-    right, _ = worst(asked(probe, preset, dtype, legal))
+    right, _ = worst(tested(probe, preset, dtype, conforming))
     faults = [
         fault for fault in FAULTS[probe.name] if contract_from_name(preset).form in fault.forms
     ]
-    return [(fault, right, *worst(asked(probe, preset, dtype, fault.kernel))) for fault in faults]
+    return [(fault, right, *worst(tested(probe, preset, dtype, fault.kernel))) for fault in faults]
 
 
 def main() -> None:
@@ -97,12 +97,17 @@ def main() -> None:
     for probe, preset, dtype in track(cases, description="probing"):
         for fault, right, wrong, of in rows(probe, preset, dtype):
             apart = wrong / right if right else math.inf
-            told = right <= 1 < wrong and apart >= APART
-            missed += not told
+            reported = right <= 1 < wrong and apart >= APART
+            missed += not reported
             within += wrong < APART
             figures = (f"{right:.2g}", f"{wrong:.2g}", of, f"{apart:.2g}")
             table.add_row(
-                probe.name, fault.name, preset, dtype, *figures, style=None if told else "bold red"
+                probe.name,
+                fault.name,
+                preset,
+                dtype,
+                *figures,
+                style=None if reported else "bold red",
             )
     Console(width=160).print(table)
     print(

@@ -33,7 +33,7 @@ from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.problems import Problem, panel
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS
-from tests.checks.published.broken import BROKEN, CONTRACT, IO, LEGAL, Kernel
+from tests.checks.published.broken import BROKEN, CONFORMING, CONTRACT, IO, Kernel
 
 OURS = "ours"
 Failed = dict[str, set[str]]  # by rule, the outputs it fails
@@ -78,24 +78,24 @@ def tally(problems: list[Problem], said: str) -> tuple[Counter[tuple[str, str]],
     """Problems on which each rule catches each kernel, false alarms of each rule, and how many
     outputs of legal kernels there were.
     """
-    caught, alarms, legal_outputs = Counter[tuple[str, str]](), Counter[str](), 0
+    caught, alarms, conforming_outputs = Counter[tuple[str, str]](), Counter[str](), 0
     for problem in track(problems, description=said):
         x = problem.inputs()
         try:
             held = standard(x, CONTRACT, IO, emulate(x, CONTRACT, IO))
         except ContractOverflow:
             continue
-        legal = [failed(kernel, x, held) for kernel in LEGAL.values()]
-        legal_outputs += len(legal) * len(OUTPUTS)
+        conforming = [failed(kernel, x, held) for kernel in CONFORMING.values()]
+        conforming_outputs += len(conforming) * len(OUTPUTS)
         for rule in (OURS, *RULES):
-            alarms[rule] += sum(len(found[rule]) for found in legal)
+            alarms[rule] += sum(len(found[rule]) for found in conforming)
         for name, kernel in BROKEN.items():
             found = failed(kernel, x, held)
             for rule in (OURS, *RULES):
                 caught[rule, name] += bool(
-                    found[rule] - set[str]().union(*(right[rule] for right in legal))
+                    found[rule] - set[str]().union(*(right[rule] for right in conforming))
                 )
-    return caught, alarms, legal_outputs
+    return caught, alarms, conforming_outputs
 
 
 def main() -> None:

@@ -130,7 +130,7 @@ def judged(names: tuple[str, ...]) -> Row:
         seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         row: Row = {"code": code, "wall": seconds, "cpu": cpu, "load": os.getloadavg()[0]}
-        return row | (first or {"first": seconds, "first_cpu": cpu}) | _told(record, names)
+        return row | (first or {"first": seconds, "first_cpu": cpu}) | _reported(record, names)
 
 
 def _slower() -> float:
@@ -173,7 +173,7 @@ def _path(process: int) -> float:
     )
 
 
-def _told(record: Path, names: tuple[str, ...]) -> Row:
+def _reported(record: Path, names: tuple[str, ...]) -> Row:
     """What the run says of the cause."""
     verdicts = read(record).verdicts
     failures = [row for row in verdicts if row.status.rejects]

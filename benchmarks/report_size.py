@@ -15,13 +15,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("record", type=Path)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    asked = parser.parse_args()
+    tested = parser.parse_args()
     with TemporaryDirectory() as folder:
         path, page = Path(folder) / "million.parquet", Path(folder) / "page.html"
-        grown(asked.record, asked.rows, path)
+        grown(tested.record, tested.rows, path)
         found = measured("report", str(path), "--html", str(page))
         size = page.stat().st_size / 2**20
-    print(f"{asked.rows} verdicts: {found}; page {size:.2f} MiB")
+    print(f"{tested.rows} verdicts: {found}; page {size:.2f} MiB")
 
 
 if __name__ == "__main__":

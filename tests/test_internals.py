@@ -64,11 +64,11 @@ def test_a_shelved_case_is_where_shrinking_begins() -> None:
     database, tried = InMemoryExampleDatabase(), list[int]()
     internals.shelve(database, b"key", choices)
     phases = (hypothesis.Phase.reuse, hypothesis.Phase.shrink)
-    asked = hypothesis.settings(database=database, phases=phases, backend=internals.BACKEND)
+    tested = hypothesis.settings(database=database, phases=phases, backend=internals.BACKEND)
     hypothesis.find(
         st.integers(0, 10**6),
         lambda number: tried.append(number) is None and number == value,
-        settings=asked,
+        settings=tested,
         database_key=b"key",
     )
     assert tried[0] == value, "hypothesis: the second shelf of a database is called otherwise"

@@ -15,7 +15,7 @@ from kdaverify.budgets.bias import allowed_bias
 from kdaverify.budgets.ceiling import ErrorBound
 from kdaverify.budgets.error_model import ErrorModel
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
+from kdaverify.budgets.rms_limit import sharp_rms, were_favourable
 from kdaverify.budgets.statistics import (
     ErrorStatistics,
     rms,
@@ -305,7 +305,7 @@ def allow(
         io=io,
         lost=lost,
         terms=terms,
-        peers=() if were_lucky(rounded.rms, drawn.rms) else rounded.rms,
+        peers=() if were_favourable(rounded.rms, drawn.rms) else rounded.rms,
         plain=errors.plain,
     )
 

@@ -66,7 +66,7 @@ def _errors(found: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
     return (error.square().mean(1) / power).sqrt(), (error * exact).mean(1) / power
 
 
-def legal_curves(
+def conforming_curves(
     inputs: Inputs,
     contract: Contract,
     io: Format,

@@ -21,7 +21,7 @@ MANY, DEVIATIONS_OF_MANY = 32, 3.0
 A_HANDFUL: Final = 0.25
 # Rounding to nearest has unusually small errors where stochastic roundings come to more than this
 # multiple of it on average.
-LUCKY: Final = 1.25
+FAVOURABLE: Final = 1.25
 
 
 def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) -> float:
@@ -47,8 +47,8 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
     return FACTOR * (1 + deviations * deviation / typical) * max(*rounded, typical, floor)
 
 
-def were_lucky(rounded: Sequence[float], drawn: Sequence[float]) -> bool:
+def were_favourable(rounded: Sequence[float], drawn: Sequence[float]) -> bool:
     """Whether the kernels that round to nearest were, all of them,
     so that no other need be as good.
     """
-    return fmean(drawn) > LUCKY * max(rounded)
+    return fmean(drawn) > FAVOURABLE * max(rounded)

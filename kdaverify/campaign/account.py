@@ -26,12 +26,12 @@ def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
     for whole sessions are not met.
     """
 
-    def asked(adapter: Adapter) -> set[str]:
+    def tested(adapter: Adapter) -> set[str]:
         return shipped(adapter.op) & {CONVENTIONS.property} | {
             *(question.property for question in questions(adapter, orders.profile, drawn=True))
         }
 
-    return _account(CAMPAIGN, orders, tally, asked)
+    return _account(CAMPAIGN, orders, tally, tested)
 
 
 def of_night(orders: Orders, tally: CampaignCounts) -> Account:
@@ -40,7 +40,7 @@ def of_night(orders: Orders, tally: CampaignCounts) -> Account:
         orders.profile,
         orders,
         tally,
-        lambda adapter: shipped(adapter.op) | tally.asked(adapter.name),
+        lambda adapter: shipped(adapter.op) | tally.tested(adapter.name),
     )
 
 
@@ -60,7 +60,7 @@ def _account(
         )
         for adapter in adapters
     ]
-    trouble = {name: tuple(told) for name, told in tally.trouble.items()}
+    trouble = {name: tuple(reported) for name, reported in tally.trouble.items()}
     return account_of(
         profile,
         orders.seed,

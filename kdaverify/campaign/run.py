@@ -47,7 +47,7 @@ class CampaignRun:
         self._fixed = [task for task in fixed if task.ask != CONVENTIONS]
         self.tally = CampaignCounts(len(orders.specs) * (cases + 1) + len(self._fixed))
         self._misfits = set[str]()
-        self._asked_all = False
+        self._tested_all = False
         resumed(record, orders.seed, self._known())
 
     def ask(
@@ -63,7 +63,7 @@ class CampaignRun:
             see: called after every case.
             more: whether another case may be begun.
         """
-        self._asked_all = False
+        self._tested_all = False
         with RecordWriter(self._record) as writer:
             # Under a wrongly declared convention nothing else is scored.
             for tasks in (iter(self._conventions), self._others(more)):
@@ -72,8 +72,8 @@ class CampaignRun:
                 ):
                     self._take(task, answer.verdicts(), answer.trouble, writer)
                     see(self.tally)
-        self._asked_all = not any(
-            self.unasked(name) and not self.tally.trouble.get(name) for name in self._orders.specs
+        self._tested_all = not any(
+            self.untested(name) and not self.tally.trouble.get(name) for name in self._orders.specs
         )
 
     def seal(self, account: Callable[[Orders, CampaignCounts], Account]) -> bool:
@@ -83,9 +83,9 @@ class CampaignRun:
         Args:
             account: makes what is said beside the verdicts.
         """
-        if self._asked_all:
+        if self._tested_all:
             seal(self._record, account(self._orders, self.tally))
-        return self._asked_all
+        return self._tested_all
 
     def shrink(self, engine: Engine, see: Callable[[int], None]) -> None:
         """Makes the representatives of the most frequent kinds of failure smaller.
@@ -130,7 +130,7 @@ class CampaignRun:
             see(len(waiting))
         self.tally.join()
 
-    def unasked(self, implementation: str) -> int:
+    def untested(self, implementation: str) -> int:
         """Fixed cases of an implementation that were not answered; none where a wrongly declared
         convention left nothing to test.
         """

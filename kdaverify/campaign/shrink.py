@@ -44,7 +44,7 @@ def shrunk(
 
     database = InMemoryExampleDatabase()
     shelve(database, _KEY, case.choices)
-    asked = settings(
+    tested = settings(
         database=database,
         phases=(Phase.reuse, Phase.shrink),
         deadline=None,
@@ -53,6 +53,6 @@ def shrunk(
         print_blob=False,
     )
     try:
-        return seen[find(case.question.strategy(), fails, settings=asked, database_key=_KEY)]
+        return seen[find(case.question.strategy(), fails, settings=tested, database_key=_KEY)]
     except NoSuchExample:
         return []

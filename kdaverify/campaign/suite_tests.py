@@ -58,18 +58,18 @@ class _Notebook:
 
     adapter: Adapter
     property_name: str
-    asked: list[PropertyTest] = field(default_factory=list[PropertyTest])
+    tested: list[PropertyTest] = field(default_factory=list[PropertyTest])
 
     def __call__(self, problem: Canonical, **detail: Any) -> None:
-        asked = operator_of(problem).fitted(
+        tested = operator_of(problem).fitted(
             self.adapter, problem, backward=is_of_gradients(self.property_name, detail)
         )
-        self.asked.append(
-            PropertyTest(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True))
+        self.tested.append(
+            PropertyTest(self.property_name, tested.to_json(), json.dumps(detail, sort_keys=True))
         )
 
     def conventions(self) -> None:
-        self.asked.append(CONVENTIONS)
+        self.tested.append(CONVENTIONS)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class SuiteTest:
         }
         wanted = inspect.signature(self.test).parameters
         self.test(**{name: make() for name, make in given.items() if name in wanted}, **self.chosen)
-        return tuple(notebook.asked)
+        return tuple(notebook.tested)
 
     def strategy(self) -> st.SearchStrategy[tuple[PropertyTest, ...]]:
         """The cases of the test, generated as in the suite,

@@ -102,5 +102,5 @@ class CampaignCounts:
             verdict for (name, _, _), verdict in self.examples.items() if name == implementation
         ]
 
-    def asked(self, implementation: str) -> set[str]:
+    def tested(self, implementation: str) -> set[str]:
         return {verdict.property for verdict in self.heard(implementation)}

@@ -96,8 +96,8 @@ class CampaignSubject:
         """The verdict with its diagnosis."""
         from kdaverify.diagnosis.session import diagnosed
 
-        told = diagnosed([verdict], self.adapter, seconds=seconds)
-        return verdict.model_copy(update={"diagnosis": told.get(verdict.asked(), "")})
+        text = diagnosed([verdict], self.adapter, seconds=seconds)
+        return verdict.model_copy(update={"diagnosis": text.get(verdict.case_key(), "")})
 
     def judged(self, ask: PropertyTest, *, defers: bool = False) -> list[Verdict]:
         """What the judge reports: the one place where a verdict is made."""

@@ -112,7 +112,7 @@ def _compared(adapter: Adapter, problem: Problem) -> Outcome:
             or Outcome(
                 "call",
                 Status.PASS,
-                f"conventions: {_told(adapter.conventions)} fit {problem.describe()}",
+                f"conventions: {_reported(adapter.conventions)} fit {problem.describe()}",
             )
         )
     if (
@@ -286,7 +286,7 @@ def _padding_of(adapter: Adapter, problem: Problem) -> Outcome | None:
     )
 
 
-def _told(declared: Conventions) -> str:
+def _reported(declared: Conventions) -> str:
     said = (
         f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta"
         f" {declared.beta}, scale {declared.scale}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.drift import curves, legal_curves
+from kdaverify.budgets.drift import conforming_curves, curves
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
@@ -163,13 +163,19 @@ def measure(
     truth = long_run(received, through.at)
     passed("truth")
     contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
-    legal = legal_curves(received, contract, io, truth, cuts=through.cuts, outputs=outputs)
+    conforming = conforming_curves(
+        received, contract, io, truth, cuts=through.cuts, outputs=outputs
+    )
     passed("conforming kernels")
     own = curves(adapter.name, reached, truth, outputs)
     stored = contract.output_formats(io)
     growths = tuple(
         Growth(
-            name, through.lengths, own[name], tuple(found[name] for found in legal), stored[name]
+            name,
+            through.lengths,
+            own[name],
+            tuple(found[name] for found in conforming),
+            stored[name],
         )
         for name in outputs
     )

@@ -85,7 +85,7 @@ def _first(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str])
     # it.
     single = {name: complaint(name) if together else None for name in names}
     if together and not any(single.values()):
-        return [Outcome("call", Status.FAIL, f"gradients: {_told(together)}")]
+        return [Outcome("call", Status.FAIL, f"gradients: {_reported(together)}")]
     return [
         _judged(gradient, name, single[name], noise)
         for gradient, name in GRADIENTS.items()
@@ -103,7 +103,8 @@ def _judged(gradient: str, name: str, reason: GradcheckError | None, noise: floa
     return Outcome(
         gradient,
         Status.FAIL,
-        f"{gradient}: not the derivative of the outputs with respect to {name}: {_told(reason)}",
+        f"{gradient}: not the derivative of the outputs with respect to {name}:"
+        f" {_reported(reason)}",
     )
 
 
@@ -204,16 +205,16 @@ def _second_wrong(reason: GradcheckError, names: list[str], exposed: tuple[str, 
     sources = [*names, *(f"the cotangent of {name}" for name in exposed)]
     at = _MISMATCH.search(str(reason))
     if at is None:
-        return Outcome("call", Status.FAIL, f"second derivatives: {_told(reason)}")
+        return Outcome("call", Status.FAIL, f"second derivatives: {_reported(reason)}")
     gradient, source = gradients[int(at[1])], sources[int(at[2])]
     return Outcome(
         gradient,
         Status.FAIL,
-        f"{gradient}: wrong second derivative with respect to {source}: {_told(reason)}",
+        f"{gradient}: wrong second derivative with respect to {source}: {_reported(reason)}",
     )
 
 
-def _told(reason: GradcheckError) -> str:
+def _reported(reason: GradcheckError) -> str:
     """The two numbers of a mismatch, or the first line of any other complaint."""
     lines = str(reason).splitlines()
     numbers = [line for line in lines if line.startswith(("numerical:", "analytical:"))][:2]

@@ -41,14 +41,14 @@ class Growth:
         output: o or final_state.
         lengths: tokens, or single steps of a decoded run.
         kernel: its error curve.
-        legal: those of the conforming kernels of its contract, on the same inputs.
+        conforming: those of the conforming kernels of its contract, on the same inputs.
         stored: format the output is returned in.
     """
 
     output: str
     lengths: tuple[int, ...]
     kernel: Curve
-    legal: tuple[Curve, ...]
+    conforming: tuple[Curve, ...]
     stored: Format
 
     @property
@@ -65,7 +65,7 @@ class Growth:
         """[lengths] the least and the largest error of conforming kernels,
         geometric means of the samples.
         """
-        floored = torch.stack([self._floored(curve) for curve in self.legal])
+        floored = torch.stack([self._floored(curve) for curve in self.conforming])
         return _centre(floored.amin(0)), _centre(floored.amax(0))
 
     @property
@@ -91,9 +91,11 @@ class Growth:
         return float(_fitted(self._floored(self.kernel), self.lengths).mean())
 
     @property
-    def legal_slopes(self) -> tuple[float, float]:
+    def conforming_slopes(self) -> tuple[float, float]:
         """The least and the largest slope of conforming kernels."""
-        slopes = [float(_fitted(self._floored(curve), self.lengths).mean()) for curve in self.legal]
+        slopes = [
+            float(_fitted(self._floored(curve), self.lengths).mean()) for curve in self.conforming
+        ]
         return min(slopes), max(slopes)
 
     @property
@@ -109,7 +111,7 @@ class Growth:
         conforming kernel where that is less.
         """
         mean, rms = self.kernel.mean[:, -1], self.kernel.rms[:, -1]
-        worst = torch.stack([self._floored(curve)[:, -1] for curve in self.legal]).amax(0)
+        worst = torch.stack([self._floored(curve)[:, -1] for curve in self.conforming]).amax(0)
         size = torch.maximum(rms, worst).square()
         return self._lower(
             lambda chosen: mean[chosen].mean(-1).abs() / size[chosen].mean(-1).sqrt()
@@ -117,7 +119,7 @@ class Growth:
 
     @property
     def bias_allowed(self) -> float:
-        return max(BIAS, *(float(_shared(curve)[0].abs()) for curve in self.legal))
+        return max(BIAS, *(float(_shared(curve)[0].abs()) for curve in self.conforming))
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -143,7 +145,7 @@ class Growth:
             "used": self.used.tolist(),
             "slope": {
                 "own": self.own_slope,
-                "legal": list(self.legal_slopes),
+                "legal": list(self.conforming_slopes),
                 "beside_legal": self.slope,
                 "limit": self.slope_limit,
             },
@@ -151,7 +153,7 @@ class Growth:
             "ratios": self.ratios,
             "samples": {
                 curve.name: {"rms": curve.rms.tolist(), "mean": curve.mean.tolist()}
-                for curve in (self.kernel, *self.legal)
+                for curve in (self.kernel, *self.conforming)
             },
         }
 
@@ -159,8 +161,10 @@ class Growth:
     def _slopes(self) -> Tensor:
         """[samples] beside the steepest conforming kernel."""
         own = _fitted(self._floored(self.kernel), self.lengths)
-        legal = torch.stack([_fitted(self._floored(curve), self.lengths) for curve in self.legal])
-        return own - legal[int(legal.mean(1).argmax())]
+        conforming = torch.stack(
+            [_fitted(self._floored(curve), self.lengths) for curve in self.conforming]
+        )
+        return own - conforming[int(conforming.mean(1).argmax())]
 
     def _floored(self, curve: Curve) -> Tensor:
         """[samples, lengths] no error taken for smaller than what rounding the result costs."""
@@ -187,8 +191,12 @@ def pooled(parts: Sequence[Growth]) -> Growth:
             torch.cat([curve.mean for curve in curves]),
         )
 
-    legal = tuple(together(same) for same in zip(*(part.legal for part in parts), strict=True))
-    return replace(parts[0], kernel=together([part.kernel for part in parts]), legal=legal)
+    conforming = tuple(
+        together(same) for same in zip(*(part.conforming for part in parts), strict=True)
+    )
+    return replace(
+        parts[0], kernel=together([part.kernel for part in parts]), conforming=conforming
+    )
 
 
 def _centre(errors: Tensor) -> Tensor:

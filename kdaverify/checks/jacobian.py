@@ -52,9 +52,9 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return skipped("float64 kernels are differentiated by gradcheck")
     if rows(problem) > MOST_ROWS:
         return skipped(f"{rows(problem)} rows, and at most {MOST_ROWS} are tested, one at a time")
-    inputs, asked = problem.inputs(), dict(_units(problem, adapter.exposes(problem)))
+    inputs, tested = problem.inputs(), dict(_units(problem, adapter.exposes(problem)))
     try:
-        found = [run_backward(adapter, inputs, dy) for dy in asked.values()]
+        found = [run_backward(adapter, inputs, dy) for dy in tested.values()]
     except ForwardOnlyError as reason:
         return skipped(str(reason))
     except CallError as fault:
@@ -65,8 +65,8 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
         FORMATS[problem.dtype],
     )
     joined, given = (
-        together([received] * len(asked)),
-        cotangents_together([*asked.values()], received),
+        together([received] * len(tested)),
+        cotangents_together([*tested.values()], received),
     )
     outcomes = judged(
         {name: _together(name, [row[name] for row in found], received) for name in found[0]},
@@ -75,7 +75,7 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
             joined, given, contract, io, emulate_gradients(joined, given, contract, io)
         ),
     )
-    return [_named(outcome, [*asked], received) for outcome in outcomes]
+    return [_named(outcome, [*tested], received) for outcome in outcomes]
 
 
 def _units(problem: Problem, exposed: tuple[str, ...]) -> Iterator[tuple[str, Cotangents]]:
@@ -103,7 +103,7 @@ def _together(name: str, found: list[Tensor], one: Inputs) -> Tensor:
     return torch.cat(found) if SIGNATURE.is_state(name) else tokens_together(found, one)
 
 
-def _named(outcome: Outcome, asked: list[str], one: Inputs) -> Outcome:
+def _named(outcome: Outcome, tested: list[str], one: Inputs) -> Outcome:
     """Says in which row an outcome is worst."""
     if outcome.comparison is None or outcome.comparison.worst is None:
         return outcome
@@ -117,7 +117,7 @@ def _named(outcome: Outcome, asked: list[str], one: Inputs) -> Outcome:
     return replace(
         outcome,
         message=(
-            f"{outcome.message}\n  in the row of {asked[row]}, of {len(asked)} rows one after"
+            f"{outcome.message}\n  in the row of {tested[row]}, of {len(tested)} rows one after"
             " another"
         ),
     )

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.isolation.fault import told
+from kdaverify.adapters.isolation.fault import reported
 from kdaverify.checks.location import FEEDS, Location, Step, conclude
-from kdaverify.checks.options import asked_of
+from kdaverify.checks.options import implementation_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
@@ -38,11 +38,11 @@ def steps(
     """
     feed = FEEDS[0]
     try:
-        judged = asked_of(adapter, detail)
+        judged = implementation_of(adapter, detail)
         both = PROPERTIES[property_name].both_passes
         for step in operator_of(problem).stage_steps(judged, problem, both_passes=both):
             feed = step.feed
             yield step
     # the verdict that is to be localised must not be lost
     except Exception as error:  # noqa: BLE001
-        yield Step(feed, "", Outcome("call", Status.SKIP, told(error)))
+        yield Step(feed, "", Outcome("call", Status.SKIP, reported(error)))

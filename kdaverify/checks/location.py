@@ -34,11 +34,11 @@ class Location:
 
     Args:
         stage: the first stage outside its tolerance, as `stage_name` has it, or a NoStage.
-        told: what of it is off and on which inputs, or what was judged and what was not; one line.
+        reported: what of it is off and on which inputs, or what was judged and what was not; one line.
     """
 
     stage: str
-    told: str = ""
+    reported: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ class RetestFinding(StrEnum):
     """The result of fresh seeds for a borderline failure."""
 
     CONFIRMED = "confirmed"
-    ACQUITTED = "acquitted"
+    PASSED_ON_RETEST = "acquitted"
     UNDECIDED = "undecided"
 
 
 FOUND: Final = {
     RetestFinding.CONFIRMED: "failed again on re-test",
-    RetestFinding.ACQUITTED: "passed on re-test",
+    RetestFinding.PASSED_ON_RETEST: "passed on re-test",
     RetestFinding.UNDECIDED: "not re-tested, so it fails",
 }
 """In words; the values are those of records."""

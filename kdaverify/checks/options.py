@@ -26,7 +26,7 @@ def variant_of(adapter: Adapter, name: str) -> Adapter:
     return variants[name]
 
 
-def asked_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
+def implementation_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
     """The implementation that a property tests:
     the variant that its detail names, else the adapter itself.
     """

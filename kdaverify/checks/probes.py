@@ -48,48 +48,48 @@ def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
     """
     if probe not in PROBES:
         raise ProblemError(f"probe: no probe named {probe!r}; known ones are {', '.join(PROBES)}")
-    asked = PROBES[probe].of(problem)
-    reason = _unasked(adapter, asked)
+    tested = PROBES[probe].of(problem)
+    reason = _untested(adapter, tested)
     if reason:
         return skipped(reason)
     try:
-        found = _scaled(adapter, asked) if asked.exponent else _measured(adapter, asked)
+        found = _scaled(adapter, tested) if tested.exponent else _measured(adapter, tested)
     except ContractOverflow as overflow:
         return skipped(str(overflow))
     except UncertifiedError as blunt:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(blunt))]
     except CallError as fault:
         found = [Outcome(fault.output, fault.status, fault.message)]
-    return [_told(outcome, asked) for outcome in found]
+    return [_reported(outcome, tested) for outcome in found]
 
 
-def _unasked(adapter: Adapter, asked: Probe) -> str | None:
-    T = asked.problem.T
+def _untested(adapter: Adapter, tested: Probe) -> str | None:
+    T = tested.problem.T
     if T > INTERPRETED_TOKENS and adapter.environment()["mode"] == "interpreted":
         return (
             f"{T} tokens under an interpreter, wanted at most {INTERPRETED_TOKENS}; a shorter probe"
             " tests the same rounding"
         )
-    return None if asked.cut is None else unresumable(adapter, asked.problem, asked.cut)
+    return None if tested.cut is None else unresumable(adapter, tested.problem, tested.cut)
 
 
-def _told(outcome: Outcome, asked: Probe) -> Outcome:
+def _reported(outcome: Outcome, tested: Probe) -> Outcome:
     """Adds the faults that the probe is there for to a rejection."""
     if not outcome.status.rejects:
         return outcome
     return replace(
-        outcome, message=f"{outcome.message}\n  probe {asked.name} exposes: {asked.exposes}"
+        outcome, message=f"{outcome.message}\n  probe {tested.name} exposes: {tested.exposes}"
     )
 
 
-def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
+def _measured(adapter: Adapter, tested: Probe) -> list[Outcome]:
     """One run, or one in two parts, against the truth."""
-    inputs, io = asked.problem.inputs(), FORMATS[asked.problem.dtype]
-    cuts = () if asked.cut is None else (asked.cut,)
-    produced = resumed(adapter, inputs, cuts[0]) if cuts else _outputs(adapter, asked, inputs)
+    inputs, io = tested.problem.inputs(), FORMATS[tested.problem.dtype]
+    cuts = () if tested.cut is None else (tested.cut,)
+    produced = resumed(adapter, inputs, cuts[0]) if cuts else _outputs(adapter, tested, inputs)
     if not adapter.answers:
         return skipped("exported, not judged")
-    received, contract = adapter.received(inputs), adapter.contract(asked.problem.dtype)
+    received, contract = adapter.received(inputs), adapter.contract(tested.problem.dtype)
     emulation = emulate(received, contract, io, cuts=cuts)
     held = standard(received, contract, io, emulation)
 
@@ -97,7 +97,7 @@ def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
         state, truth = SIGNATURE.is_state(name), held.exact(name)
         at = Probed(truth, received.state if state else None, contract.carry if state else io)
         actual = produced[name].to(held.device).double()
-        for measure in asked.measures:
+        for measure in tested.measures:
             ruler = RULERS[measure]
             if name in ruler.outputs:
                 found, allowed = (
@@ -131,29 +131,29 @@ def _runs(emulation: Emulation, output: str) -> tuple[list[Tensor], list[Tensor]
     ]
 
 
-def _outputs(adapter: Adapter, asked: Probe, inputs: Inputs) -> dict[str, Tensor]:
-    return execute(adapter, inputs, adapter.exposes(asked.problem)).outputs
+def _outputs(adapter: Adapter, tested: Probe, inputs: Inputs) -> dict[str, Tensor]:
+    return execute(adapter, inputs, adapter.exposes(tested.problem)).outputs
 
 
-def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
+def _scaled(adapter: Adapter, tested: Probe) -> list[Outcome]:
     """Math: law 6. Two runs, the second with v and S_0 scaled, and judged: the same bits wherever
     every reference kernel keeps them.
     """
-    inputs, factor = asked.problem.inputs(), 2.0**asked.exponent
+    inputs, factor = tested.problem.inputs(), 2.0**tested.exponent
     pair = (inputs, _times(inputs, factor))
-    plain, scaled = (_outputs(adapter, asked, x) for x in pair)
+    plain, scaled = (_outputs(adapter, tested, x) for x in pair)
     if not adapter.answers:
         return skipped("exported, not judged")
     wanted = {name: factor * tensor.double().cpu() for name, tensor in plain.items()}
     missed = {name: (scaled[name].double().cpu() - wanted[name]).abs() for name in scaled}
     if any(bool(x.any()) for x in missed.values()):
-        again = _outputs(adapter, asked, inputs)
+        again = _outputs(adapter, tested, inputs)
         if any(not same(plain[name], again[name]) for name in plain):
             return skipped("its outputs are not the same bits at every call")
     received, contract, io = (
         (*map(adapter.received, pair),),
-        adapter.contract(asked.problem.dtype),
-        FORMATS[asked.problem.dtype],
+        adapter.contract(tested.problem.dtype),
+        FORMATS[tested.problem.dtype],
     )
     emulations = [emulate(x, contract, io) for x in received]
     held = standard(received[1], contract, io, emulations[1])

@@ -97,7 +97,7 @@ class _Sample:
             return None
         figures = outcome.comparison
         if figures is None or (figures.status.rejects and figures.statistic not in NUMERIC):
-            return self._told(
+            return self._reported(
                 RetestFinding.CONFIRMED,
                 f"seed {seed} is worse: {outcome.message.partition(chr(10))[0]}",
             )
@@ -105,17 +105,17 @@ class _Sample:
         return None
 
     def look(self) -> Recheck | None:
-        found = self._told(RetestFinding.CONFIRMED)
+        found = self._reported(RetestFinding.CONFIRMED)
         return found if found.limit is not None and found.limit > 1 else None
 
     def end(self) -> Recheck:
         if len(self.seen) < SEEDS:
-            return self._told(
+            return self._reported(
                 RetestFinding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged"
             )
-        return self._told(RetestFinding.ACQUITTED)
+        return self._reported(RetestFinding.PASSED_ON_RETEST)
 
-    def _told(self, finding: RetestFinding, reason: str = "") -> Recheck:
+    def _reported(self, finding: RetestFinding, reason: str = "") -> Recheck:
         if not self.seen:
             return Recheck(finding, reason=reason)
         ratios = [figures.ratio for figures in self.seen]

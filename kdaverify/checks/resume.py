@@ -61,11 +61,11 @@ def unresumable(
     """Why `adapter` cannot run this problem in parts; None if it can."""
     if not {*OUTPUTS} <= {*adapter.exposes(problem)}:
         return "it does not expose the final state, so a run cannot be resumed"
-    asked = [
+    tested = [
         problem.replace(T=end - first, state="random")
         for first, end, _ in _parts(problem.T, cut, way)
     ]
-    return next(filter(None, map(adapter.supports, asked)), None)
+    return next(filter(None, map(adapter.supports, tested)), None)
 
 
 def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:

@@ -108,16 +108,16 @@ class _Case:
         moved = torch.tensor(
             [self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64
         )
-        told = torch.tensor(
+        reported = torch.tensor(
             [along(gradients, p, self.backward) for p in allowed.received], dtype=torch.float64
         )
-        if not bool(torch.isfinite(moved - told).all()):
+        if not bool(torch.isfinite(moved - reported).all()):
             raise CallError(
                 Status.NONFINITE,
                 "loss",
                 "loss: outputs or gradients of a moved call are not finite",
             )
-        return _Missed(moved, told, allowed)
+        return _Missed(moved, reported, allowed)
 
     def _loss(self, inputs: Inputs) -> float:
         outputs = execute(self.adapter, inputs, self.exposed).outputs
@@ -132,12 +132,12 @@ class _Missed:
     """
 
     moved: Tensor
-    told: Tensor
+    reported: Tensor
     allowed: DifferenceTolerance
 
     @property
     def excess(self) -> Tensor:
-        return self.allowed.excess(self.moved - self.told)
+        return self.allowed.excess(self.moved - self.reported)
 
     @property
     def rms(self) -> float:
@@ -151,7 +151,11 @@ class _Missed:
 
     def outcome(self, status: Status, more: str) -> Outcome:
         j = int(self.excess.argmax())
-        at, by, curved = float(self.moved[j]), float(self.told[j]), float(self.allowed.curvature[j])
+        at, by, curved = (
+            float(self.moved[j]),
+            float(self.reported[j]),
+            float(self.allowed.curvature[j]),
+        )
         said = (
             f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)}"
             f" directions, tolerance {self.allowed.noise:.3g} ({self.ratio:.3g}x tolerance)\n "

@@ -42,7 +42,7 @@ class Substitution:
     residual: float
 
     @property
-    def legal(self) -> bool:
+    def conforming(self) -> bool:
         """Whether both the error and the residual are within tolerance."""
         return self.comparison.status is Status.PASS and self.residual <= 1
 

@@ -39,9 +39,9 @@ def judge_apart(request: Request) -> int:
         raise Complaint(f"--{error}") from None
     with tempfile.TemporaryDirectory(prefix="kdaverify-") as folder:
         files = CrashFiles(Path(folder))
-        asked = request.model_copy(update={"crash_folder": files.folder})
+        tested = request.model_copy(update={"crash_folder": files.folder})
         session = _SessionProcess()
-        code = session.run(asked)
+        code = session.run(tested)
         while (
             (crash := files.left_by_session()) and not session.stopped and request.isolate is None
         ):
@@ -49,7 +49,7 @@ def judge_apart(request: Request) -> int:
             print(f"{crash}; judging again, {crash.spec} in a worker process", flush=True)  # noqa: T201
             cut_back(request.record, before)
             files.isolate(crash)
-            code = session.run(asked)
+            code = session.run(tested)
     return _concluded(code, crash, request)
 
 

@@ -213,9 +213,9 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
     adapters = {name: find(spec) for name, spec in orders.specs.items()}
     devices = {name: adapter.device for name, adapter in adapters.items()}
     if len({*devices.values()}) > 1:
-        told = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        reported = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise Complaint(
-            f"--impl: wanted implementations of one device, got {told}; run one campaign for"
+            f"--impl: wanted implementations of one device, got {reported}; run one campaign for"
             " each device"
         )
     device = next(iter(devices.values()))

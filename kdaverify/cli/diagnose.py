@@ -17,7 +17,7 @@ from rich.text import Text
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.implementation import implementation
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
-from kdaverify.cli.replay import told_option
+from kdaverify.cli.replay import reported_option
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError, read
@@ -69,7 +69,7 @@ def diagnose(
     from kdaverify.operator import operator_of
 
     row = _row(record, case, impl, property_name)
-    spec = impl or told_option(row, "--impl") or row.implementation
+    spec = impl or reported_option(row, "--impl") or row.implementation
     adapter = implementation(spec, isolate=isolate, limits=limits_from(time_limit, memory_limit))
     console = Console()
     try:
@@ -96,7 +96,7 @@ def diagnose(
         console.print(
             Text(
                 row.model_copy(
-                    update={"stage": str(stage.stage), "located": stage.told}
+                    update={"stage": str(stage.stage), "located": stage.reported}
                 ).whereabouts()
             )
         )
@@ -125,7 +125,7 @@ def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> 
     fitting = [
         row
         for row in fitting
-        if row.problem and impl in (None, row.implementation, told_option(row, "--impl"))
+        if row.problem and impl in (None, row.implementation, reported_option(row, "--impl"))
     ]
     if not fitting:
         raise Complaint(f"diagnose: {path} has no case {case!r}; its rows name theirs as `case`")

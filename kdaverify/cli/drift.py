@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Sequences measured at a time: enough for a limit, and few enough that an interrupted measurement
 # has something to keep.
 GROUP = 4
-TOLD = (4096, 32768, 131072)
+REPORTED = (4096, 32768, 131072)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def drift(
     """
     _check(probe, way, tokens, out)
     adapter = implementation(impl, isolate=isolate, limits=limits_from(time_limit, memory_limit))
-    asked = _question(
+    tested = _question(
         adapter,
         probe,
         way,
@@ -118,19 +118,19 @@ def drift(
     )
     console = Console()
     try:
-        growths = _measured(asked, console)
+        growths = _measured(tested, console)
     finally:
         adapter.end()
     if not growths:
         return Ruling.INSUFFICIENT.exit_code
-    rejected = _show(console, asked, growths)
+    rejected = _show(console, tested, growths)
     if out is not None:
         from kdaverify.report.drift_picture import write
 
-        write(out, growths, asked.title)
+        write(out, growths, tested.title)
         console.print(Text(f"drawn: {out}"), soft_wrap=True)
     if json_file is not None:
-        json_file.write_text(json.dumps(_figures(asked, growths), indent=1) + "\n")
+        json_file.write_text(json.dumps(_figures(tested, growths), indent=1) + "\n")
     return Ruling.REJECT.exit_code if rejected else Ruling.ACCEPT.exit_code
 
 
@@ -192,7 +192,7 @@ def _question(
     return DriftMeasurement(adapter, tuple(problems), way)
 
 
-def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
+def _measured(tested: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
     """The growth of every output over the sequences
     that were measured before the end, or Ctrl-C.
     """
@@ -204,32 +204,32 @@ def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
 
     done = list[tuple["Growth", ...]]()
     try:
-        for growths in _groups(asked, console):
+        for growths in _groups(tested, console):
             done.append(growths)
     except KeyboardInterrupt:
         console.print(
-            f"interrupted: {len(done)} of {len(asked.problems)} groups of {GROUP} sequences are"
+            f"interrupted: {len(done)} of {len(tested.problems)} groups of {GROUP} sequences are"
             " kept"
         )
     except (Unmeasurable, ContractOverflow, UncertifiedError) as reason:
         console.print(Text(f"not measured: {reason}", style="bold yellow"))
     except CallError as fault:
-        raise Complaint(f"{asked.adapter.name}: {fault.status}: {fault.message}") from None
+        raise Complaint(f"{tested.adapter.name}: {fault.status}: {fault.message}") from None
     return tuple(pooled(parts) for parts in zip(*done, strict=True))
 
 
-def _groups(asked: DriftMeasurement, console: Console) -> Iterator[tuple[Growth, ...]]:
+def _groups(tested: DriftMeasurement, console: Console) -> Iterator[tuple[Growth, ...]]:
     from kdaverify.checks.drift import measure, route
 
-    steps = len(route(asked.problems[0].T, asked.way, factor=2).at) + 2
+    steps = len(route(tested.problems[0].T, tested.way, factor=2).at) + 2
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(asked.adapter.name, total=steps * len(asked.problems))
-        for problem in asked.problems:
+        task = bar.add_task(tested.adapter.name, total=steps * len(tested.problems))
+        for problem in tested.problems:
             yield measure(
-                asked.adapter, problem, asked.way, factor=2, passed=_advance(bar, task)
+                tested.adapter, problem, tested.way, factor=2, passed=_advance(bar, task)
             ).growths
 
 
@@ -237,12 +237,12 @@ def _advance(bar: Progress, task: Any) -> Callable[[str], None]:
     return lambda what: bar.update(task, advance=1, description=f"after {what}")
 
 
-def _show(console: Console, asked: DriftMeasurement, growths: tuple[Growth, ...]) -> bool:
+def _show(console: Console, tested: DriftMeasurement, growths: tuple[Growth, ...]) -> bool:
     """Prints the chart and the figures of every output; whether one of them drifts."""
     from kdaverify.checks.drift import outcome
     from kdaverify.report.drift_chart import chart
 
-    console.print(Text(f"{asked.title}, {len(growths[0].kernel.rms)} sequences", style="bold"))
+    console.print(Text(f"{tested.title}, {len(growths[0].kernel.rms)} sequences", style="bold"))
     rejected = False
     for growth in growths:
         found = outcome(growth)
@@ -260,32 +260,32 @@ def _show(console: Console, asked: DriftMeasurement, growths: tuple[Growth, ...]
 
 def _table(growth: Growth) -> Table:
     table = Table.grid(padding=(0, 2))
-    low, high = growth.legal_slopes
+    low, high = growth.conforming_slopes
     rows = {
         "grows as": f"T^{growth.own_slope:.2f}; conforming kernels T^{low:.2f} to T^{high:.2f}",
         "relative to the steepest conforming kernel": (
             f"T^{growth.slope:.2f}, at least T^{growth.slope_limit:.2f} (99 %); limit T^0.05"
         ),
         "systematic": f"{growth.bias:.2f} of the error; limit {growth.bias_allowed:.2f}",
-        "error / tolerance": ", ".join(f"{used:.2f} at {T}" for T, used in _told(growth)),
+        "error / tolerance": ", ".join(f"{used:.2f} at {T}" for T, used in _reported(growth)),
     }
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), value)
     return table
 
 
-def _told(growth: Growth) -> list[tuple[int, float]]:
+def _reported(growth: Growth) -> list[tuple[int, float]]:
     points = list(zip(growth.lengths, growth.used.tolist(), strict=True))
-    return [point for point in points if point[0] in TOLD or point is points[-1]]
+    return [point for point in points if point[0] in REPORTED or point is points[-1]]
 
 
-def _figures(asked: DriftMeasurement, growths: tuple[Growth, ...]) -> dict[str, Any]:
+def _figures(tested: DriftMeasurement, growths: tuple[Growth, ...]) -> dict[str, Any]:
     return {
-        "implementation": asked.adapter.name,
-        "contract": asked.adapter.contract(asked.problems[0].dtype).name,
-        "kernel": asked.adapter.proof(),
-        "environment": asked.adapter.environment(),
-        "way": asked.way,
-        "problems": [problem.to_json() for problem in asked.problems],
+        "implementation": tested.adapter.name,
+        "contract": tested.adapter.contract(tested.problems[0].dtype).name,
+        "kernel": tested.adapter.proof(),
+        "environment": tested.adapter.environment(),
+        "way": tested.way,
+        "problems": [problem.to_json() for problem in tested.problems],
         "outputs": {growth.output: growth.figures() for growth in growths},
     }

@@ -186,9 +186,10 @@ def _export(folder: Path, draft: Manifest, console: Console) -> int:
         return HARNESS
     wrong = [trouble.message for trouble in session_of(config).trouble]
     if wrong or ended != 0:
-        told = wrong[0] if wrong else f"the session ended with {ended!r}"
+        reported = wrong[0] if wrong else f"the session ended with {ended!r}"
         return complain(
-            f"{folder}: the export was not completed: {told}; remove the folder and export again"
+            f"{folder}: the export was not completed: {reported};"
+            " remove the folder and export again"
         )
     recorder = subjects(config)[0].adapter
     assert isinstance(recorder, Recorder)

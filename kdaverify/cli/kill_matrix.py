@@ -104,17 +104,17 @@ def kill_matrix(
     from kdaverify.kills.page import show
     from kdaverify.kills.plan import Plan
 
-    asked = _asked(faults, profile, impl)
+    tested = _tested(faults, profile, impl)
     try:
         journal = Journal(out.with_suffix(".journal.jsonl"), resume=resume)
     except JournalError as error:
         raise Complaint(str(error)) from None
     console = Console()
-    plan = Plan(tuple(asked), profile, legal=legal, impl=impl)
+    plan = Plan(tuple(tested), profile, conforming=legal, impl=impl)
     complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
     found = matrix(plan, journal.rows)
     show(console, found)
-    out.write_text(json.dumps(found.told(), indent=1, allow_nan=False) + "\n")
+    out.write_text(json.dumps(found.reported(), indent=1, allow_nan=False) + "\n")
     if complete:
         journal.path.unlink()
     console.print(
@@ -125,12 +125,12 @@ def kill_matrix(
 
 
 def _code(found: KillMatrix, *, complete: bool) -> int:
-    if any(row.false_alarms for row in found.legal):
+    if any(row.false_alarms for row in found.conforming):
         return Ruling.REJECT.exit_code
     return Ruling.ACCEPT.exit_code if complete else Ruling.INSUFFICIENT.exit_code
 
 
-def _asked(pattern: str, profile: str, impl: str) -> list[KnownFault]:
+def _tested(pattern: str, profile: str, impl: str) -> list[KnownFault]:
     from kdaverify.adapters.base import AdapterError
     from kdaverify.kills.plan import chosen
 

@@ -138,9 +138,9 @@ def _search(
     forward = Study(bench, "forward", budget, most)
     show(console, heading(forward))
     known: list[Study] = []
-    finished = _told(forward, console, known)
+    finished = _reported(forward, console, known)
     if finished and forward.best is not None:
-        finished = _told(
+        finished = _reported(
             Study(bench, "backward", budget, most, beside=forward.best.formats), console, known
         )
     if known and finished:
@@ -152,7 +152,7 @@ def _search(
     )
 
 
-def _told(study: Study, console: Console, known: list[Study]) -> bool:
+def _reported(study: Study, console: Console, known: list[Study]) -> bool:
     """Runs a study with a bar and prints what it found,
     also where it was interrupted, which gives False.
     """

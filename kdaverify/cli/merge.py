@@ -49,6 +49,6 @@ def merge(
                 style="yellow",
             )
         )
-    for told in merged.told:
-        console.print(Text(told, style="yellow"))
+    for reported in merged.reported:
+        console.print(Text(reported, style="yellow"))
     return 0

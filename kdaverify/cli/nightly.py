@@ -126,9 +126,11 @@ def nightly(
     )
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        told = {"date": night, "decision": ruling.value, "exit_code": ruling.exit_code}
+        reported = {"date": night, "decision": ruling.value, "exit_code": ruling.exit_code}
         json_file.write_text(
-            json.dumps({**told, "implementations": [night_summary(one) for one in found]}, indent=1)
+            json.dumps(
+                {**reported, "implementations": [night_summary(one) for one in found]}, indent=1
+            )
             + "\n"
         )
     return ruling.exit_code
@@ -189,7 +191,7 @@ def _conclude(
             tonight,
             nights,
             date,
-            unasked=run.unasked(name),
+            untested=run.untested(name),
             trouble=run.tally.trouble.get(name, ()),
         )
         history.write(date, name, tonight, promoted(tonight))

@@ -24,12 +24,12 @@ def problem_from(text: str) -> Problem:
     """
     from kdaverify.problems import Problem
 
-    asked = any_problem_from(text)
-    if not isinstance(asked, Problem):
+    tested = any_problem_from(text)
+    if not isinstance(tested, Problem):
         raise Complaint(
-            f"problem: wanted one of op kda, got op {asked.op}; it has properties of its own"
+            f"problem: wanted one of op kda, got op {tested.op}; it has properties of its own"
         )
-    return asked
+    return tested
 
 
 def any_problem_from(text: str) -> Canonical:

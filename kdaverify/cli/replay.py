@@ -98,15 +98,15 @@ def replay(
         )
     else:
         found = _recorded(record, case, impl, property_name)
-    asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
+    tested = found if detail is None else dataclasses.replace(found, detail=_object(detail))
     if isolate is not None:
-        asked = dataclasses.replace(asked, isolate=isolate)
+        tested = dataclasses.replace(tested, isolate=isolate)
     if benchmark is not None:
-        asked = dataclasses.replace(asked, benchmark=benchmark)
+        tested = dataclasses.replace(tested, benchmark=benchmark)
     limits = limits_from(time_limit, memory_limit)
-    adapter = implementation(asked.spec, isolate=asked.isolate, limits=limits)
+    adapter = implementation(tested.spec, isolate=tested.isolate, limits=limits)
     with Console().status("testing; a borderline failure is re-tested at fresh seeds"):
-        verdicts = _judge(asked, adapter, _benchmark(asked, limits))
+        verdicts = _judge(tested, adapter, _benchmark(tested, limits))
     for verdict in verdicts:
         _show(Console(), verdict, standards=standards)
     _show_stages(Console(), verdicts, adapter)
@@ -138,14 +138,14 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
             " rows name theirs as `case`"
         )
     row = min(fitting, key=lambda row: not row.status.rejects)
-    spec, isolate = told_option(row, "--impl"), True if row.status.takes_process else None
+    spec, isolate = reported_option(row, "--impl"), True if row.status.takes_process else None
     return ReplayedCase(
         spec or row.implementation,
         row.property,
         row.problem,
         row.detail,
         isolate,
-        told_option(row, "--benchmark"),
+        reported_option(row, "--benchmark"),
     )
 
 
@@ -157,7 +157,7 @@ def _narrowed(impl: str | None, property_name: str | None) -> str:
     )
 
 
-def told_option(row: Verdict, option: str) -> str | None:
+def reported_option(row: Verdict, option: str) -> str | None:
     """What the row's replay line gives an option."""
     words = shlex.split(row.replay)
     return words[words.index(option) + 1] if option in words else None
@@ -251,12 +251,12 @@ def _show(console: Console, verdict: Verdict, *, standards: bool) -> None:
     ):
         value = getattr(verdict, name)
         if value not in ("", {}):
-            told = (
+            reported = (
                 ", ".join(f"{key} {what}" for key, what in value.items())
                 if isinstance(value, dict)
                 else str(value)
             )
-            table.add_row(Text(name, style="dim"), Text(told, overflow="fold"))
+            table.add_row(Text(name, style="dim"), Text(reported, overflow="fold"))
     console.print(table)
     if standards and verdict.published:
         console.print(opinions_table(verdict))
@@ -280,9 +280,11 @@ def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) ->
         found = list(steps(adapter, problem_from_json(first.problem), first.property, first.detail))
     if any(step.name for step in found):
         console.print(stage_table(found))
-    told = next(
+    reported = next(
         verdict
         for verdict in at(verdicts, conclude(found, first.property))
         if verdict.stage is not None
     )
-    console.print(Text(told.whereabouts(), style="bold red" if told.names_stage() else "bold"))
+    console.print(
+        Text(reported.whereabouts(), style="bold red" if reported.names_stage() else "bold")
+    )

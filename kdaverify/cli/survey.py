@@ -135,10 +135,10 @@ def _files(given: list[Path]) -> list[Path]:
 def _reporter(console: Console, plan: SurveyPlan) -> Callable[[int, SurveyStep], None]:
     total = len(plan.implementations)
 
-    def told(number: int, step: SurveyStep) -> None:
+    def reported(number: int, step: SurveyStep) -> None:
         took = f", {step.seconds:.0f} s" if step.seconds else ""
         console.print(
             Text(f"{number:>3} of {total}  {step.name}: {step.outcome}{took}"), soft_wrap=True
         )
 
-    return told
+    return reported

@@ -14,7 +14,7 @@ from kdaverify.budgets.standard import Reference
 from kdaverify.checks.causality import before, with_hostile_tokens
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import run_backward
-from kdaverify.checks.options import asked_of
+from kdaverify.checks.options import implementation_of
 from kdaverify.checks.packing import arranged
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed
@@ -60,8 +60,8 @@ class DiagnosedCall:
         )
         allowed = {name: budget.allowed for name, budget in held.budgets.items()}
         return {
-            name: scale(exact[name], told.rms, told.largest, least=least)
-            for name, told in allowed.items()
+            name: scale(exact[name], reported.rms, reported.largest, least=least)
+            for name, reported in allowed.items()
         }
 
     def _ask(self, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
@@ -70,22 +70,22 @@ class DiagnosedCall:
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
 
     def _standard(self, inputs: Inputs) -> Reference:
-        asked, io, dtype = (
-            asked_of(self.judged, self.question.detail),
+        tested, io, dtype = (
+            implementation_of(self.judged, self.question.detail),
             FORMATS[self.problem.dtype],
             self.problem.dtype,
         )
         if PROPERTIES[self.question.property].backward:
-            return asked.operator.gradient_reference(
-                inputs, self._cotangents, asked.backward_contract(dtype), io
+            return tested.operator.gradient_reference(
+                inputs, self._cotangents, tested.backward_contract(dtype), io
             )
         contract, cuts = (
-            asked.contract(dtype),
+            tested.contract(dtype),
             (self.question.detail["cut"],) if self.question.property == "resume" else (),
         )
         if self.question.property == "causality":
             inputs = inputs.span(0, self.question.detail["cut"], inputs.initial_state)
-        return asked.operator.reference(inputs, contract, io, cuts=cuts)
+        return tested.operator.reference(inputs, contract, io, cuts=cuts)
 
     @property
     def _cotangents(self) -> Any:
@@ -123,7 +123,7 @@ def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict
     # A fault that knows nothing of an option is the same under it.
     other = adapter.variants().get(call.question.detail["variant"], adapter)
     return execute(
-        other, inputs, asked_of(call.judged, call.question.detail).exposes(call.problem)
+        other, inputs, implementation_of(call.judged, call.question.detail).exposes(call.problem)
     ).outputs
 
 

@@ -130,7 +130,7 @@ def _cases(verdicts: Iterable[Verdict]) -> list[_JudgedCase]:
     judged = [row for row in judged if row.op in OPERATORS]
     grouped = dict[tuple[str, str, str, str], list[Verdict]]()
     for row in judged:
-        grouped.setdefault(row.asked(), []).append(row)
+        grouped.setdefault(row.case_key(), []).append(row)
     return [
         _JudgedCase(
             rows[0].problem,

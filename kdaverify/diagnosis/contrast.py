@@ -56,7 +56,7 @@ class Contrast:
     fails: tuple[str, ...]
     passes: tuple[str, ...]
 
-    def told(self, verbs: tuple[str, str]) -> str:
+    def reported(self, verbs: tuple[str, str]) -> str:
         """In words.
 
         Args:
@@ -114,7 +114,7 @@ class Experiment:
             if self.varies
             else (f"{self.call} {what}", ("fails", "passes"))
         )
-        shown = "; ".join(found.told(verbs) for found in self.contrasts[:MOST_AXES])
+        shown = "; ".join(found.reported(verbs) for found in self.contrasts[:MOST_AXES])
         return f"{head} {f'{verbs[0]} ' if self.contrasts[0].rule else ''}{shown}"
 
 
@@ -226,9 +226,9 @@ def differs(case: PropertyCase, adapter: Adapter) -> bool:
     """Whether results of equal calls differ by more than their roundings."""
     if not operator_of(case.problem).has_known_bugs:
         return False
-    asked = bench(case, adapter)
-    first = asked.answer(adapter)
-    return any(not first.near(asked.answer(adapter)) for _ in range(REPEATS))
+    tested = bench(case, adapter)
+    first = tested.answer(adapter)
+    return any(not first.near(tested.answer(adapter)) for _ in range(REPEATS))
 
 
 def _contrast(axis: ContrastAxis, base: Any, own: Sequence[Run]) -> Contrast:

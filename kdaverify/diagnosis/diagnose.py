@@ -104,13 +104,13 @@ def _compared(
         return Diagnosis(
             smallest, silent=f"{failed[1]}: it returned nothing that could be compared"
         )
-    asked = [
+    tested = [
         x
         for x, _ in groupby([smallest, question])
         if operator_of(x.problem).cost(x.problem) <= LARGEST
     ]
     found = Diagnosis(smallest, silent=LARGE)
-    for one in asked:
+    for one in tested:
         lineup = FaultComparison(one, adapter)
         memory = lineup.unwritten
         if memory:
@@ -215,7 +215,7 @@ def _elsewhere(
         return fits, 0.0
     found = {match.suspect: there.match(match.suspect).fit for match in fits}
     kept = [match for match in fits if found[match.suspect].noise <= 1]
-    return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
+    return (kept, 0.0) if kept else (fits, min(reported.distance for reported in found.values()))
 
 
 def _where(adapter: Adapter, lineup: FaultComparison, first: PropertyCase, chunk_size: int) -> str:

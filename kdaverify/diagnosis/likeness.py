@@ -47,20 +47,20 @@ def likenesses(
     number = max((len(found) for found in candidates.values()), default=0)
     apart, mixed, noise = (torch.zeros(number, dtype=torch.float64) for _ in range(3))
     effect = 0.0
-    for name, told in yard.items():
-        if name not in kernel.outputs or not told.exact.numel():
+    for name, reported in yard.items():
+        if name not in kernel.outputs or not reported.exact.numel():
             continue
         mine, theirs, exact = (
             kernel.outputs[name].flatten(),
             candidates[name].flatten(1),
-            told.exact.flatten(),
+            reported.exact.flatten(),
         )
         growth = (_rms(theirs) / (_rms(exact) or 1.0)).clamp(min=1.0)
         difference, error = (mine - theirs).abs(), (mine - exact).abs()
-        apart += (_rms(difference) / told.rms).square()
-        mixed += (_rms(difference.minimum(error)) / told.rms).square()
-        effect += float(_rms(error) / told.rms) ** 2
-        whole = (_rms(difference) / told.rms).maximum(difference.amax(-1) / told.largest)
+        apart += (_rms(difference) / reported.rms).square()
+        mixed += (_rms(difference.minimum(error)) / reported.rms).square()
+        effect += float(_rms(error) / reported.rms) ** 2
+        whole = (_rms(difference) / reported.rms).maximum(difference.amax(-1) / reported.largest)
         noise = noise.maximum(whole / growth / APART)
     shares = ((x / effect if effect else x).sqrt().tolist() for x in (apart, mixed))
     rows = zip(*shares, noise.tolist(), strict=True)
@@ -78,8 +78,8 @@ def _or_far(x: float) -> float:
 def wrong_elements(kernel: KernelErrors, yard: Yardstick) -> int:
     """Elements that no conforming kernel has."""
     wrong = (
-        ~((kernel.outputs[name] - told.exact).abs() <= APART * told.largest)
-        for name, told in yard.items()
+        ~((kernel.outputs[name] - reported.exact).abs() <= APART * reported.largest)
+        for name, reported in yard.items()
         if name in kernel.outputs
     )
     return sum(int(found.sum()) for found in wrong)

@@ -31,10 +31,12 @@ def failure(adapter: Adapter, question: PropertyCase) -> Failure | None:
         for outcome in check(question.property, adapter, question.problem, question.detail)
         if outcome.status.rejects
     ]
-    return max((_told(outcome) for outcome in found), key=lambda told: told[2], default=None)
+    return max(
+        (_reported(outcome) for outcome in found), key=lambda reported: reported[2], default=None
+    )
 
 
-def _told(outcome: Outcome) -> Failure:
+def _reported(outcome: Outcome) -> Failure:
     whole = (
         [outcome.comparison.ratios[name] for name in WHOLE if name in outcome.comparison.ratios]
         if outcome.comparison

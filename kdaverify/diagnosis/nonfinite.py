@@ -41,7 +41,7 @@ def by_places(judged: Adapter, first: PropertyCase, *, until: float) -> list[Mat
         return []
     shown = list[FaultComparison]()
     for lineup in _comparisons(judged, first):
-        if _tells(lineup.kernel):
+        if _reports(lineup.kernel):
             shown.append(lineup)
         if len(shown) == ENOUGH or time.monotonic() > until:
             break
@@ -63,7 +63,7 @@ def _comparisons(judged: Adapter, first: PropertyCase) -> Iterator[FaultComparis
             continue
 
 
-def _tells(kernel: KernelErrors) -> bool:
+def _reports(kernel: KernelErrors) -> bool:
     """Whether some elements are finite and some are not."""
     finite = [tensor.isfinite() for tensor in kernel.outputs.values() if tensor.numel()]
     return any(bool(x.any()) for x in finite) and not all(bool(x.all()) for x in finite)

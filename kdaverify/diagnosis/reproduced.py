@@ -32,7 +32,7 @@ FailureKind = tuple[str, str, Status, str]
 output."""
 Row = tuple[tuple[str, str, str, str], str]
 """What was tested, and the output."""
-ASKED: Final = 2
+TESTED: Final = 2
 """Problems of a kind that are run again: with one alone, one in three second bugs that strike
 elsewhere would be taken for the first."""
 LARGEST: Final = 0.2
@@ -77,7 +77,7 @@ def reproduced(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float)
 
 def row_of(verdict: Verdict) -> Row:
     """By which `reproduced` names a verdict."""
-    return verdict.asked(), verdict.output
+    return verdict.case_key(), verdict.output
 
 
 def _turn(rows: Sequence[Verdict]) -> tuple[bool, int]:
@@ -89,10 +89,10 @@ def _turn(rows: Sequence[Verdict]) -> tuple[bool, int]:
 
 def _explained(plain: _PlainCalls, rows: Sequence[Verdict]) -> dict[Row, str]:
     """The rows of one kind that a plain call explains."""
-    told = {row_of(row): plain.explains(row) for row in _least_expensive(rows, plain)}
-    if told and all(told.values()):
-        return dict.fromkeys(map(row_of, rows), next(iter(told.values())))
-    return {row: call for row, call in told.items() if call}
+    reported = {row_of(row): plain.explains(row) for row in _least_expensive(rows, plain)}
+    if reported and all(reported.values()):
+        return dict.fromkeys(map(row_of, rows), next(iter(reported.values())))
+    return {row: call for row, call in reported.items() if call}
 
 
 def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
@@ -119,7 +119,7 @@ def _least_expensive(rows: Sequence[Verdict], plain: _PlainCalls) -> list[Verdic
     """Problems of a kind whose plain calls cost least; one that is known already costs nothing."""
     by_problem = {row.problem: row for row in rows if _cost(row.problem) <= LARGEST}
     return sorted(by_problem.values(), key=lambda row: (not plain.knows(row), _cost(row.problem)))[
-        :ASKED
+        :TESTED
     ]
 
 

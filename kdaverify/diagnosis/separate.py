@@ -64,11 +64,13 @@ def separate(
     for other in varied(first):
         if len(left) < 2 or time.monotonic() > until:  # nothing to tell apart
             break
-        left = _told_apart(judged, other, left) or left
+        left = _reported_apart(judged, other, left) or left
     return left
 
 
-def _told_apart(judged: Adapter, other: PropertyCase, fits: tuple[Match, ...]) -> tuple[Match, ...]:
+def _reported_apart(
+    judged: Adapter, other: PropertyCase, fits: tuple[Match, ...]
+) -> tuple[Match, ...]:
     if isinstance(other.problem, Problem) and judged.supports(other.problem) is not None:
         return fits
     bed, contract = bench(other, judged), declared(other, judged)

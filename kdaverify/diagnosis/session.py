@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.isolation.fault import told
+from kdaverify.adapters.isolation.fault import reported
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.checks.status import Status
@@ -40,10 +40,10 @@ def explained(
     until = time.monotonic() + seconds * (1 - CONTRASTS)
     same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * (1 - CONTRASTS) * SHARE))
     left = [verdict for verdict in verdicts if row_of(verdict) not in same]
-    told, smallest = _findings(left, adapter, seconds=until - time.monotonic())
-    shown = [verdict for verdict in left if verdict.asked() in told]
+    reported, smallest = _findings(left, adapter, seconds=until - time.monotonic())
+    shown = [verdict for verdict in left if verdict.case_key() in reported]
     named = {
-        row_of(row): {**told[row.asked()], **_stage(row)}
+        row_of(row): {**reported[row.case_key()], **_stage(row)}
         for row in _localised(shown, adapter, until)
     }
     for row, said in _contrasts(left, smallest, adapter, seconds * CONTRASTS).items():
@@ -63,10 +63,10 @@ def _contrasts(
     rows = [row for row in verdicts if row.status.localised and row.problem and not row.left_open()]
     if not adapter.open_ended or any(row.status.takes_process for row in verdicts):
         return {}
-    rows.sort(key=lambda row: (row.asked() not in smallest, _place(row), _size(row)))
+    rows.sort(key=lambda row: (row.case_key() not in smallest, _place(row), _size(row)))
     cases = dict[str, tuple[PropertyCase, Row]]()
     for row in rows:
-        case = smallest.get(row.asked()) or question_of(row)
+        case = smallest.get(row.case_key()) or question_of(row)
         cases.setdefault(
             f"{case.property} {case.problem.to_json()} {case.detail}", (case, row_of(row))
         )
@@ -82,7 +82,7 @@ def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list
     which the suites find of the first of a kind alone.
     """
     found = list[Verdict]()
-    for _, rows in groupby(shown, key=lambda row: row.asked()):
+    for _, rows in groupby(shown, key=lambda row: row.case_key()):
         case = [*rows]
         late = time.monotonic() > until or all(
             row.stage is not None for row in case if row.status.rejects
@@ -120,8 +120,8 @@ def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     one that is shown.
     """
     return {
-        asked: found["diagnosis"]
-        for asked, found in findings(verdicts, adapter, seconds=seconds).items()
+        tested: found["diagnosis"]
+        for tested, found in findings(verdicts, adapter, seconds=seconds).items()
     }
 
 
@@ -153,13 +153,13 @@ def _findings(
     until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
     smallest = dict[Asked, PropertyCase]()
     for number, verdict in enumerate(cases):
-        asked, left = verdict.asked(), until - time.monotonic()
+        tested, left = verdict.case_key(), until - time.monotonic()
         if left <= 0:
-            found[asked] = {"minimised": NO_TIME}
+            found[tested] = {"minimised": NO_TIME}
             continue
-        found[asked], small = _found(verdict, adapter, left / (len(cases) - number))
-        smallest |= {} if small is None else {asked: small}
-    return {asked: {"diagnosis": "", **told} for asked, told in found.items()}, smallest
+        found[tested], small = _found(verdict, adapter, left / (len(cases) - number))
+        smallest |= {} if small is None else {tested: small}
+    return {tested: {"diagnosis": "", **reported} for tested, reported in found.items()}, smallest
 
 
 def question_of(verdict: Verdict) -> PropertyCase:
@@ -180,7 +180,7 @@ def _found(
         smallest = found.smallest
         return {"diagnosis": str(found), "minimised": minimised_line(verdict, smallest)}, smallest
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
-        return {"diagnosis": f"not diagnosed: {told(error)}"}, None
+        return {"diagnosis": f"not diagnosed: {reported(error)}"}, None
 
 
 def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:

@@ -13,7 +13,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import chunk_sizes
-from kdaverify.checks.options import asked_of
+from kdaverify.checks.options import implementation_of
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.signatures import SIGNATURES
@@ -113,11 +113,11 @@ def _sized(
 
 def declared(question: PropertyCase, judged: Adapter) -> Any:
     """The contract of the kernel that answers."""
-    asked, dtype = asked_of(judged, question.detail), question.problem.dtype
+    tested, dtype = implementation_of(judged, question.detail), question.problem.dtype
     return (
-        asked.backward_contract(dtype)
+        tested.backward_contract(dtype)
         if PROPERTIES[question.property].backward
-        else asked.contract(dtype)
+        else tested.contract(dtype)
     )
 
 

@@ -90,11 +90,11 @@ def fit(
         return FAR
     twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
     apart, effect, noise, lost, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
-    for name, told in yard.items():
+    for name, reported in yard.items():
         if name not in kernel.outputs:
             continue
         mine, theirs, exact = (
-            told.counted(x) for x in (kernel.outputs[name], other.outputs[name], told.exact)
+            reported.counted(x) for x in (kernel.outputs[name], other.outputs[name], reported.exact)
         )
         here, there = mine.isfinite(), theirs.isfinite()
         both = here & there
@@ -104,15 +104,15 @@ def fit(
             compared + int(both.sum()),
         )
         difference = (mine - theirs)[both]
-        apart += (rms(difference) / told.rms) ** 2
-        effect += (rms((mine - exact)[here]) / told.rms) ** 2
-        for size, allowed in ((rms, told.rms), (_largest, told.largest)):
+        apart += (rms(difference) / reported.rms) ** 2
+        effect += (rms((mine - exact)[here]) / reported.rms) ** 2
+        for size, allowed in ((rms, reported.rms), (_largest, reported.largest)):
             more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
             spread = (
                 0.0
                 if twin is None
                 else size(
-                    (theirs - told.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0)
+                    (theirs - reported.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0)
                 )
             )
             noise = max(noise, size(difference) / max(allowed * more, spread))

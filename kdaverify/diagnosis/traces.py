@@ -27,8 +27,8 @@ def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: 
         problem: the outputs are those of; of a property that looks at a part of them, nothing is
             said.
     """
-    told = [f"{name}: {clause}" for name, clause in _clauses(kernel, yard, problem, chunk_size)]
-    return "; ".join(told)
+    reported = [f"{name}: {clause}" for name, clause in _clauses(kernel, yard, problem, chunk_size)]
+    return "; ".join(reported)
 
 
 def _clauses(

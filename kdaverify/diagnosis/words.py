@@ -13,9 +13,9 @@ BRIEFLY: Final = "; in short: "
 RESIDUAL: Final = " (residual "
 
 
-def names_of(told: str) -> tuple[str, ...]:
+def names_of(reported: str) -> tuple[str, ...]:
     """Of a diagnosis in words, the names of what fits; () where nothing does."""
-    if not told.startswith(FITS):
+    if not reported.startswith(FITS):
         return ()
-    found = told.removeprefix(FITS).partition(RESIDUAL)[0].partition(BRIEFLY)[0]
+    found = reported.removeprefix(FITS).partition(RESIDUAL)[0].partition(BRIEFLY)[0]
     return tuple(sorted(found.removeprefix(KNOWN).split(OR)))

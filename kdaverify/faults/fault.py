@@ -95,7 +95,7 @@ class Fault:
         """The conforming kernels that a rejection of it is held against, as `--impl` names them."""
         from kdaverify.faults.hosts import host_of
 
-        return host_of(self).legal
+        return host_of(self).conforming
 
     def twin(self) -> Adapter:
         """The right kernel without the patch; it has the fault's options."""

@@ -14,8 +14,8 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults import gated_norm, short_conv
 from kdaverify.faults.adapter import Faulty, unpatched
+from kdaverify.faults.conforming_kernels import CONFORMING, CONV, DELTA, GDN, NORM
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.legal import CONV, DELTA, GDN, LEGAL, NORM
 
 
 @dataclass(frozen=True)
@@ -25,34 +25,36 @@ class Host:
     Args:
         op: the operator of its adapters.
         gates: of the problems that it takes, of a delta rule; None for other operators.
-        legal: conforming kernels, as `--impl` names them.
+        conforming: conforming kernels, as `--impl` names them.
         faulty: (fault, strength) -> the kernel with the fault.
         right: the same kernel without it, under another name.
     """
 
     op: str
     gates: str | None
-    legal: tuple[str, ...]
+    conforming: tuple[str, ...]
     faulty: Callable[[Fault, float], Adapter]
     right: Callable[[Fault], Adapter]
 
 
-def _delta(gates: str, legal: tuple[str, ...]) -> Host:
-    return Host("kda", gates, legal, Faulty, unpatched)
+def _delta(gates: str, conforming: tuple[str, ...]) -> Host:
+    return Host("kda", gates, conforming, Faulty, unpatched)
 
 
-def _function(op: str, adapted: Callable[[Any, Fault], Adapter], legal: tuple[str, ...]) -> Host:
+def _function(
+    op: str, adapted: Callable[[Any, Fault], Adapter], conforming: tuple[str, ...]
+) -> Host:
     """The host of an operator that functions implement: a fault's patch is the wrong function."""
 
     def faulty(fault: Fault, strength: float) -> Adapter:
         return adapted(fault.patch(Setting(strength, torch.Generator())), fault)
 
-    return Host(op, None, legal, faulty, lambda fault: adapted(None, fault))
+    return Host(op, None, conforming, faulty, lambda fault: adapted(None, fault))
 
 
 HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
     {
-        "kda": _delta("channel", LEGAL),
+        "kda": _delta("channel", CONFORMING),
         "gdn": _delta("head", GDN),
         "delta": _delta("none", DELTA),
         "short_conv": _function("short_conv", short_conv.planted, CONV),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
 from kdaverify.checks.near_miss import RetestFinding
-from kdaverify.checks.options import asked_of
+from kdaverify.checks.options import implementation_of
 from kdaverify.checks.status import Status
 from kdaverify.kills.known_faults import KnownFault
 from kdaverify.operator import problem_from_json
@@ -24,19 +24,19 @@ def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict
     """The verdicts of an implementation on a test that another one had, borderline failures run
     again; none where it has no such option.
     """
-    told = list[Verdict]()
+    reported = list[Verdict]()
     judge = Judge(
         adapter,
-        told.append,
+        reported.append,
         question.property,
         spec=spec or None,
         seed=question.seed,
         published=False,
     )
     try:
-        asked_of(adapter, question.detail)
+        implementation_of(adapter, question.detail)
     except ValueError:
-        return told
+        return reported
     try:
         if not question.problem:
             judge.conventions()
@@ -44,7 +44,7 @@ def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict
             judge(problem_from_json(question.problem), **question.detail)
     except (Rejected, FatalRejection):
         pass
-    return told
+    return reported
 
 
 class Jury:
@@ -73,13 +73,15 @@ class Jury:
     def _rejected_too(self, verdict: Verdict, about: str) -> str:
         for kernel in (self.twin, *self.others):
             found = answers(kernel, verdict)
-            wrong = [told for told in found if told.status.rejects]
+            wrong = [reported for reported in found if reported.status.rejects]
             if wrong:
                 return (
                     f"{about}: {kernel.name} is rejected too: {wrong[0].headline()};"
                     f" {verdict.replay}"
                 )
-            if kernel is self.twin and not any(told.status is Status.PASS for told in found):
+            if kernel is self.twin and not any(
+                reported.status is Status.PASS for reported in found
+            ):
                 return (
                     f"{about}: the kernel without the fault is not judged on it; {verdict.replay}"
                 )

@@ -45,7 +45,7 @@ class Hunt:
     rejected: list[Verdict] = field(default_factory=list[Verdict])
     dismissed: list[str] = field(default_factory=list[str])
     trouble: list[str] = field(default_factory=list[str])
-    asked: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    tested: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
     out_of_time: bool = False
     _session: pytest.Session | None = None
 
@@ -74,7 +74,7 @@ class Hunt:
         verdicts = (
             [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
         )
-        self.asked |= {verdict.asked() for verdict in verdicts if verdict.status.judged}
+        self.tested |= {verdict.case_key() for verdict in verdicts if verdict.status.judged}
         self._weigh([verdict for verdict in verdicts if verdict.status.rejects])
         if report.failed and (part is None or part["broken"]):
             self.trouble.append(

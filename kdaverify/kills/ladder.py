@@ -53,7 +53,7 @@ class Ladder:
             strength=strength,
             profile=self.profile,
             kill=None if killer is None else kill_of(killer),
-            cases=max(1, len(met.asked)),
+            cases=max(1, len(met.tested)),
             seconds=round(time.process_time() - started, 1),
             dismissed=tuple(met.dismissed),
             trouble=tuple(met.trouble),
@@ -61,11 +61,11 @@ class Ladder:
         return attempt, killer
 
     def _again(self, spec: str, known: Verdict | None) -> Verdict | None:
-        told = [] if known is None else answers(find(spec), known, spec)
+        reported = [] if known is None else answers(find(spec), known, spec)
         return next(
             (
                 verdict
-                for verdict in told
+                for verdict in reported
                 if verdict.status.rejects and not self.jury.objection(verdict)
             ),
             None,
@@ -107,8 +107,10 @@ def whole(name: str, profile: str, until: float, suite: str = EVERY) -> LegalRow
         id=name,
         profile=profile,
         suite=suite,
-        runs=len(met.asked),
+        runs=len(met.tested),
         seconds=round(time.process_time() - started, 1),
-        false_alarms=tuple(f"{told.headline()}; {told.replay}" for told in met.rejected),
+        false_alarms=tuple(
+            f"{reported.headline()}; {reported.replay}" for reported in met.rejected
+        ),
         trouble=tuple(met.trouble),
     )

@@ -45,7 +45,7 @@ class Found:
             default=None,
         )
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """As data."""
         weakest = self.weakest if self.fault.graded else None
         about = {
@@ -91,7 +91,7 @@ class KillMatrix:
 
     profile: str
     faults: tuple[Found, ...]
-    legal: tuple[LegalRow, ...]
+    conforming: tuple[LegalRow, ...]
     unfinished: int
     suites_left: int
 
@@ -105,7 +105,7 @@ class KillMatrix:
             found.killer is not None and found.killer.profile == SMOKE for found in self.faults
         )
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """As data, for programs."""
         return {
             "profile": self.profile,
@@ -114,10 +114,10 @@ class KillMatrix:
             "killed_under_smoke": self.under_smoke(),
             "unfinished": self.unfinished,
             "legal_suites_unfinished": self.suites_left,
-            "legal_runs": sum(row.runs for row in self.legal),
-            "false_alarms": sum(len(row.false_alarms) for row in self.legal),
-            "legal": [row.plain() for row in self.legal],
-            "faults": [found.told() for found in self.faults],
+            "legal_runs": sum(row.runs for row in self.conforming),
+            "false_alarms": sum(len(row.false_alarms) for row in self.conforming),
+            "legal": [row.plain() for row in self.conforming],
+            "faults": [found.reported() for found in self.faults],
         }
 
 
@@ -136,13 +136,13 @@ def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
     whole = tuple(
         one for one in found if one.killer or plan.profile in {row.profile for row in one.rows}
     )
-    legal = [row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles]
+    conforming = [row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles]
     return KillMatrix(
         plan.profile,
         whole,
-        tuple(_joined(legal)),
+        tuple(_joined(conforming)),
         len(found) - len(whole),
-        sum(job.legal for job in plan.jobs(done)),
+        sum(job.conforming for job in plan.jobs(done)),
     )
 
 

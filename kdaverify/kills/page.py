@@ -24,26 +24,26 @@ def show(console: Console, found: KillMatrix) -> None:
     if survivors:
         console.print(_survivors(survivors))
     for one in found.faults:
-        for trouble in one.told()["trouble"]:
+        for trouble in one.reported()["trouble"]:
             console.print(Text(f"trouble: {one.fault.id}: {trouble}", style="magenta"))
     _conclusion(console, found)
 
 
 def _conclusion(console: Console, found: KillMatrix) -> None:
     runs, alarms = (
-        sum(row.runs for row in found.legal),
-        [(row.id, alarm) for row in found.legal for alarm in row.false_alarms],
+        sum(row.runs for row in found.conforming),
+        [(row.id, alarm) for row in found.conforming for alarm in row.false_alarms],
     )
     for name, alarm in alarms:
         console.print(Text(f"false alarm: {name}: {alarm}", style="bold red"))
     left = f"; {found.unfinished} not finished" if found.unfinished else ""
-    asked = f", {found.suites_left} suites not finished" if found.suites_left else ""
+    tested = f", {found.suites_left} suites not finished" if found.suites_left else ""
     share = f" ({found.killed / len(found.faults):.1%})" if found.faults else ""
     console.print(
         Text(
             f"killed: {found.killed} of {len(found.faults)} faults{share}, {found.under_smoke()} of"
             f" them under smoke{left}; conforming kernels: {len(alarms)} false alarms in {runs}"
-            f" runs{asked}",
+            f" runs{tested}",
             style="bold",
         )
     )
@@ -79,7 +79,7 @@ def _by_property(found: KillMatrix) -> Table:
     kills: dict[str, list[int]] = {}
     for one in found.faults:
         if one.killer is not None and one.killer.kill is not None:
-            kills.setdefault(one.killer.kill.property, []).append(one.told()["cases"])
+            kills.setdefault(one.killer.kill.property, []).append(one.reported()["cases"])
     for name, cases in sorted(kills.items(), key=lambda item: -len(item[1])):
         table.add_row(name, str(len(cases)), str(sorted(cases)[len(cases) // 2]))
     return table
@@ -105,12 +105,12 @@ def _survivors(survivors: list[Found]) -> Table:
     for name in ("fault", "stage", "class", "what", "why it lives"):
         table.add_column(name, overflow="fold")
     for one in survivors:
-        told = one.told()
+        reported = one.reported()
         table.add_row(
             one.fault.id,
             one.fault.stage,
             one.fault.kind,
             one.fault.title,
-            told["why"] or "not explained",
+            reported["why"] or "not explained",
         )
     return table

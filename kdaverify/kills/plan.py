@@ -34,13 +34,13 @@ class Plan:
 
     Args:
         profile: of faults that survive smoke.
-        legal: whether conforming kernels run through the whole suites.
+        conforming: whether conforming kernels run through the whole suites.
         impl: an implementation of the operator whose faults they are; "" for shipped ones.
     """
 
     faults: tuple[KnownFault, ...]
     profile: str
-    legal: bool
+    conforming: bool
     impl: str = ""
 
     @property
@@ -57,7 +57,7 @@ class Plan:
         last profile, every fault under smoke.
         """
         rows, ids = list(done), {fault.id for fault in self.faults}
-        legal = [*self._legal()] if self.legal else []
+        conforming = [*self._conforming()] if self.conforming else []
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
         first = [Job(fault.id, SMOKE, weaker=True, impl=self.impl) for fault in self.faults]
         known = {
@@ -65,16 +65,16 @@ class Plan:
         }
         return [
             job
-            for job in (*legal, *then, *first)
+            for job in (*conforming, *then, *first)
             if (job.name, job.profile, job.suite) not in known
         ]
 
-    def _legal(self) -> Iterator[Job]:
+    def _conforming(self) -> Iterator[Job]:
         """Every suite of every conforming kernel that the faults are held against."""
         for suite in sorted({suite for found in self._suites.values() for suite in found}):
             for profile in reversed(self.profiles):
                 yield from (
-                    Job(name, profile, legal=True, suite=suite)
+                    Job(name, profile, conforming=True, suite=suite)
                     for name, found in self._suites.items()
                     if suite in found
                 )

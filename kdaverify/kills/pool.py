@@ -20,7 +20,7 @@ class Job:
     """What one process does.
 
     Args:
-        legal: whether `name` is a conforming kernel as `--impl` names it, or a fault's id.
+        conforming: whether `name` is a conforming kernel as `--impl` names it, or a fault's id.
         weaker: whether a fault is tested at its weaker strengths too.
         suite: the suite that a conforming kernel runs, by property.
         impl: an implementation of the operator that a fault is one of; "" for KDA.
@@ -28,7 +28,7 @@ class Job:
 
     name: str
     profile: str
-    legal: bool = False
+    conforming: bool = False
     weaker: bool = False
     suite: str = EVERY
     impl: str = ""
@@ -36,7 +36,7 @@ class Job:
     def run(self, until: float) -> FaultRow | LegalRow | None:
         """None where the time was up."""
         try:
-            if self.legal:
+            if self.conforming:
                 return whole(self.name, self.profile, until, self.suite)
             return descend(self.name, self.profile, until, weaker=self.weaker, impl=self.impl)
         except Unfinished:

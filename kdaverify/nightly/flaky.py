@@ -31,7 +31,7 @@ def flaky(nights: pl.DataFrame) -> pl.DataFrame:
         pl.col("rejects").any(), pl.col("replay").last(), pl.col("case").last()
     )
     counted = nightly.group_by([*QUESTION, "output"], maintain_order=True).agg(
-        asked=pl.len(),
+        tested=pl.len(),
         failed=pl.col("rejects").sum(),
         turns=(pl.col("rejects") != pl.col("rejects").shift()).sum(),
         last=pl.col("date").filter(pl.col("rejects")).max(),

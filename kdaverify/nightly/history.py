@@ -63,7 +63,7 @@ class History:
             .head(MOST_REGRESSIONS)
         )
         return tuple(
-            PropertyTest(row["property"], row["problem"], _told(row["detail"]))
+            PropertyTest(row["property"], row["problem"], _reported(row["detail"]))
             for row in kept.iter_rows(named=True)
         )
 
@@ -125,7 +125,7 @@ def _schema() -> pl.Schema:
     return pl.Schema({"date": pl.String, **schema(), "rejects": pl.Boolean, "judged": pl.Boolean})
 
 
-def _told(detail: str) -> str:
+def _reported(detail: str) -> str:
     """The detail as a question gives it."""
     return json.dumps(json.loads(detail), sort_keys=True)
 

@@ -59,7 +59,7 @@ def conclude(
     nights: pl.DataFrame,
     date: str,
     *,
-    unasked: int = 0,
+    untested: int = 0,
     trouble: Iterable[str] = (),
 ) -> Night:
     """The night of one implementation.
@@ -88,9 +88,9 @@ def conclude(
             reason
             for count, reason in (
                 (
-                    unasked,
+                    untested,
                     (
-                        f"{unasked} fixed cases were not tested: give more --minutes, or the same"
+                        f"{untested} fixed cases were not tested: give more --minutes, or the same"
                         " line again"
                     ),
                 ),

@@ -19,9 +19,9 @@ def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
     """
     import polars as pl
 
-    told = (pl.col("status") != "ORACLE_UNCERTIFIED") & (
+    reported = (pl.col("status") != "ORACLE_UNCERTIFIED") & (
         pl.col("rejects") | pl.col("ratio").is_not_null()
     )
-    drawn = tonight.filter(pl.col("number").is_not_null() & told)
+    drawn = tonight.filter(pl.col("number").is_not_null() & reported)
     worst = drawn.sort(["rejects", "ratio"], descending=True, nulls_last=True, maintain_order=True)
     return worst.unique(QUESTION, keep="first", maintain_order=True).head(MOST)

@@ -143,7 +143,8 @@ class BoundedOperator(FunctionOperator):
             for problem in (self.probe(dtype), packed)
         ]
         return any(
-            law.asked(p) is None and not any(map(adapter.supports, law.becomes(p))) for p in tried
+            law.untestable(p) is None and not any(map(adapter.supports, law.becomes(p)))
+            for p in tried
         )
 
     def loss(

@@ -40,25 +40,25 @@ def account(
         cut_short: why not every case was judged; "" where all were.
         judged: the code of every implementation.
     """
-    told = {
+    reported = {
         one.implementation: (*trouble[one.implementation], *([cut_short] if cut_short else []))
         for one in expected
     }
-    return account_of(config.option.profile, config.option.kda_seed, expected, told, judged)
+    return account_of(config.option.profile, config.option.kda_seed, expected, reported, judged)
 
 
 def account_of(
     profile: str,
     seed: int,
     expected: Sequence[Expected],
-    told: Mapping[str, tuple[str, ...]],
+    reported: Mapping[str, tuple[str, ...]],
     judged: Mapping[str, CodeIdentity],
 ) -> Account:
     """The account of whatever ends now.
 
     Args:
         expected: what it wants shown of every implementation.
-        told: what went wrong in the harness, by implementation.
+        reported: what went wrong in the harness, by implementation.
         judged: the code of every implementation.
     """
     return Account(
@@ -67,6 +67,6 @@ def account_of(
         seed=seed,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         expected=tuple(expected),
-        trouble={name: sentences for name, sentences in told.items() if sentences},
+        trouble={name: sentences for name, sentences in reported.items() if sentences},
         judged=dict(judged),
     )

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keeps one item of an implementation that cannot run here, to say so;
     puts tests in the order of evidence.
     """
-    kept, dropped, told = list[pytest.Item](), list[pytest.Item](), set[str]()
+    kept, dropped, reported = list[pytest.Item](), list[pytest.Item](), set[str]()
     for item in items:
         subject = subject_of(item)
         if subject is None:
@@ -62,8 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.filterwarnings("default"))
             kept.append(item)
         else:
-            (dropped if subject.spec in told else kept).append(item)
-            told.add(subject.spec)
+            (dropped if subject.spec in reported else kept).append(item)
+            reported.add(subject.spec)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
     items[:] = in_order_of_evidence(kept)
@@ -106,12 +106,13 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
         settings_for(profile, fixed=fixed, share=share)(function)
 
 
-def _applies(asked: str, subject: Subject, profile: str) -> bool:
+def _applies(case_tested: str, subject: Subject, profile: str) -> bool:
     """Whether a property is one that the implementation declares to have; one that cannot run here
     keeps one test, to say so.
     """
-    return subject.missing is not None or asked not in subject.adapter.operator.not_applicable(
-        subject.adapter, profile
+    return (
+        subject.missing is not None
+        or case_tested not in subject.adapter.operator.not_applicable(subject.adapter, profile)
     )
 
 

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def expected(
-    subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()
+    subject: Subject, tested: set[str], profile: str, verdicts: Sequence[Verdict] = ()
 ) -> Expected:
     """All that it declares, by every suite there is.
 
     Args:
-        asked: properties that were tested.
+        tested: properties that were tested.
         verdicts: what came of them.
     """
     adapter = subject.adapter
     # All that ship, so that a part of them accepts nothing.
     return declared(
-        adapter, asked | shipped(adapter.op), profile, verdicts, missing=subject.missing
+        adapter, tested | shipped(adapter.op), profile, verdicts, missing=subject.missing
     )
 
 
@@ -66,8 +66,10 @@ def _forward_only(verdicts: Sequence[Verdict]) -> dict[str, str]:
 
     found: dict[str, str] = {}
     for name in named(lambda found: found.of_gradients):
-        asked = [verdict for verdict in verdicts if verdict.property == name]
-        told = [verdict.message for verdict in asked if verdict.message.startswith(FORWARD_ONLY)]
-        if told and not any(verdict.status.judged for verdict in asked):
-            found[name] = told[0]
+        tested = [verdict for verdict in verdicts if verdict.property == name]
+        reported = [
+            verdict.message for verdict in tested if verdict.message.startswith(FORWARD_ONLY)
+        ]
+        if reported and not any(verdict.status.judged for verdict in tested):
+            found[name] = reported[0]
     return found

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CONVENTIONS = "conventions"
 _VERDICTS = pytest.StashKey[list[Verdict]]()
-_TOLD = pytest.StashKey[set[str]]()
+_REPORTED = pytest.StashKey[set[str]]()
 _MISFITS = pytest.StashKey[dict[str, str | None]]()
 
 
@@ -167,10 +167,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     rejection = None if call.excinfo is None else _rejection(call.excinfo.value)
     if rejection is not None:
-        told = [
+        reported = [
             verdict.whereabouts() for verdict in item.stash[_VERDICTS] if verdict.status.rejects
         ]
-        report.longrepr = "\n  ".join(filter(None, (rejection, *told[-1:])))
+        report.longrepr = "\n  ".join(filter(None, (rejection, *reported[-1:])))
     judged = report.when == "call" or (report.when == "setup" and not report.passed)
     verdicts = trim(item.stash.get(_VERDICTS, [])) if judged else ()
     report.kdaverify = {  # pyright: ignore[reportAttributeAccessIssue]
@@ -225,12 +225,12 @@ def _say_it_once(item: pytest.Item, subject: Subject) -> None:
     Raises:
         Rejected: by the first test of the process.
     """
-    told = item.config.stash.setdefault(
-        _TOLD, {property_of(other.path) for other in item.session.items}
+    reported = item.config.stash.setdefault(
+        _REPORTED, {property_of(other.path) for other in item.session.items}
     )
-    if CONVENTIONS in told:
+    if CONVENTIONS in reported:
         return
-    told.add(CONVENTIONS)
+    reported.add(CONVENTIONS)
     from kdaverify.verdicts.judge import Judge
 
     judge = Judge(

@@ -46,7 +46,7 @@ def localised(
     spent = config.stash.setdefault(_SPENT, {}).setdefault(spec, _Spent())
     return [
         row
-        for _, case in groupby(verdicts, key=lambda row: row.asked())
+        for _, case in groupby(verdicts, key=lambda row: row.case_key())
         for row in _of_case([*case], adapter, spent)
     ]
 

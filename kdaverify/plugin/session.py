@@ -56,7 +56,7 @@ class Session:
         writer: the record, if one is kept.
         rows: verdicts with the test they came from and their place in it, which is how they are
             ordered in the end.
-        asked: properties tested of every implementation.
+        tested: properties tested of every implementation.
         trouble: what went wrong in the harness, in the order it did.
         judged: the code of every implementation, as it was when the session started.
         account: what the session says beside its verdicts; None before its end.
@@ -65,14 +65,14 @@ class Session:
 
     writer: RecordWriter | None = None
     rows: list[tuple[str, int, Verdict]] = field(default_factory=list[tuple[str, int, Verdict]])
-    asked: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    tested: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     trouble: list[Trouble] = field(default_factory=list["Trouble"])
     judged: dict[str, CodeIdentity] = field(default_factory=dict[str, CodeIdentity])
     account: Account | None = None
     failed: int = 0
 
     def take(self, nodeid: str, part: dict[str, Any]) -> None:
-        self.asked.setdefault(part["implementation"], set()).add(part["property"])
+        self.tested.setdefault(part["implementation"], set()).add(part["property"])
         for place, row in enumerate(part["verdicts"]):
             verdict = Verdict.model_validate_json(row)
             self.rows.append((nodeid, place, verdict))
@@ -97,8 +97,8 @@ class Session:
         return [
             (
                 verdicts,
-                expected(subject, self.asked.get(subject.adapter.name, set()), profile, verdicts),
-                _told(
+                expected(subject, self.tested.get(subject.adapter.name, set()), profile, verdicts),
+                _reported(
                     [
                         trouble
                         for trouble in self.trouble
@@ -132,20 +132,22 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
         from kdaverify.diagnosis.session import explained
 
         use_one_core()
-        told = explained(own, subject.adapter, seconds=seconds)
+        reported = explained(own, subject.adapter, seconds=seconds)
         session.rows[:] = [
-            (test, place, _with(row, subject.adapter.name, told))
+            (test, place, _with(row, subject.adapter.name, reported))
             for test, place, row in session.rows
         ]
 
 
 def _with(
-    row: Verdict, name: str, told: Mapping[tuple[tuple[str, str, str, str], str], dict[str, str]]
+    row: Verdict,
+    name: str,
+    reported: Mapping[tuple[tuple[str, str, str, str], str], dict[str, str]],
 ) -> Verdict:
     """The row with what is known of its case, if it is of that implementation and rejects."""
     if row.implementation != name or not row.status.rejects:
         return row
-    return row.model_copy(update=told.get((row.asked(), row.output), {}))
+    return row.model_copy(update=reported.get((row.case_key(), row.output), {}))
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -218,7 +220,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if (
         found is not None
         and not _is_worker(session.config)
-        and (found.asked or found.writer is not None)
+        and (found.tested or found.writer is not None)
     ):
         whole = lacking or session.exitstatus in COMPLETE
         found.trouble += _edited(found.judged)
@@ -258,17 +260,17 @@ def _edited(judged: Mapping[str, CodeIdentity]) -> list[Trouble]:
     """Files that changed while they were judged:
     nobody knows then which verdict is of which code.
     """
-    told = {name: ", ".join(one.changed_since()) for name, one in judged.items()}
+    reported = {name: ", ".join(one.changed_since()) for name, one in judged.items()}
     return [
         Trouble(name, "", said := f"{files} changed while it was judged; judge it again", said)
-        for name, files in told.items()
+        for name, files in reported.items()
         if files
     ]
 
 
 def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
     weighed = found.weighed(subjects(config), config.option.profile)
-    trouble = {wanted.implementation: told for _, wanted, told in weighed}
+    trouble = {wanted.implementation: reported for _, wanted, reported in weighed}
     unnamed = {
         subject.adapter.name: identity_of(subject.spec)
         for subject in subjects(config)
@@ -295,7 +297,7 @@ def pytest_terminal_summary(
 ) -> Iterator[None]:
     """Ours is the last word, after pytest's own list of what failed."""
     yield
-    if session_of(config).asked:
+    if session_of(config).tested:
         _last_page(terminalreporter, config)
 
 
@@ -337,7 +339,7 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def _told(troubles: Sequence[Trouble]) -> list[str]:
+def _reported(troubles: Sequence[Trouble]) -> list[str]:
     """One sentence for every message, however many tests it struck."""
     tests: dict[str, list[str]] = {}
     for trouble in troubles:

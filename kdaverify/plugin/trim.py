@@ -14,7 +14,7 @@ def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Every verdict up to the first failing case, that case, and the last failing one;
     not the shrinking attempts between.
     """
-    calls = [tuple(group) for _, group in groupby(verdicts, key=lambda verdict: verdict.asked())]
+    calls = [tuple(group) for _, group in groupby(verdicts, key=lambda verdict: verdict.case_key())]
     failing = [
         number
         for number, call in enumerate(calls)
@@ -26,7 +26,7 @@ def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
     kept = [verdict for call in calls[: first + 1] for verdict in _once(call)]
     return (
         tuple(kept)
-        if calls[last][0].asked() == calls[first][0].asked()
+        if calls[last][0].case_key() == calls[first][0].case_key()
         else (*kept, *_once(calls[last]))
     )
 

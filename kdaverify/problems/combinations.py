@@ -123,7 +123,7 @@ class Space:
         domain: of its problems.
         dtypes: its formats.
         dense, packed: what can be computed of a dense problem, and of a pack.
-        dearest: the largest `cost` of a problem, by format and direction.
+        most_expensive: the largest `cost` of a problem, by format and direction.
         resumable: whether a dense problem can be cut in two.
         compiled: whether the kernel is compiled for every format, width and number of heads: rows
             share few of them then.
@@ -133,7 +133,7 @@ class Space:
     dtypes: tuple[str, ...]
     dense: tuple[Direction, ...]
     packed: tuple[Direction, ...]
-    dearest: Callable[[str, Direction], float]
+    most_expensive: Callable[[str, Direction], float]
     resumable: Callable[[Problem], bool]
     compiled: bool = False
 
@@ -201,7 +201,7 @@ class Space:
             return False
         if row.direction == "resume" and not self.resumable(problem):
             return False
-        return _seconds(problem) <= self.dearest(problem.dtype, row.direction)
+        return _seconds(problem) <= self.most_expensive(problem.dtype, row.direction)
 
 
 def _seconds(p: Problem) -> float:

@@ -452,10 +452,10 @@ def panel(dtype: str, profile: str, *, real_sizes: bool = False) -> tuple[NamedP
         raise ValueError(f"dtype: no dtype named {dtype!r}; known ones are {', '.join(DTYPES)}")
     rank = PROFILES.index
     known = (*PANEL, *REAL_SIZES) if real_sizes else PANEL
-    asked = [
+    tested = [
         entry for entry in known if rank(entry.profile) <= rank(profile) and dtype in entry.dtypes
     ]  # pyright: ignore[reportArgumentType]
     return tuple(
         NamedProblem(e.name, e.why, e.problem.replace(dtype=dtype), e.profile, e.dtypes)
-        for e in asked
+        for e in tested
     )

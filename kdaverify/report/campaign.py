@@ -53,7 +53,7 @@ class Pace:
         self._bar = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self._task = self._bar.add_task("", total=wanted, completed=known, told="")
+        self._task = self._bar.add_task("", total=wanted, completed=known, reported="")
         self._started = self._said = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -66,18 +66,18 @@ class Pace:
     def see(self, tally: CampaignCounts) -> None:
         now, done = time.monotonic(), len(tally.done)
         rate = (done - self._known) / max(now - self._started, 1e-9)
-        told = f"{rate:.3g} a second, {tally.failing} failing in {len(tally.kinds)} kinds"
-        self._bar.update(self._task, completed=done, told=told)
+        reported = f"{rate:.3g} a second, {tally.failing} failing in {len(tally.kinds)} kinds"
+        self._bar.update(self._task, completed=done, reported=reported)
         if not self._console.is_terminal and now - self._said > LOG_SECONDS:
             self._said = now
             left = (self._wanted - done) / max(rate, 1e-9)
             self._console.print(
-                f"{done} of {self._wanted} cases, {told}, {left / 60:.0f} minutes left",
+                f"{done} of {self._wanted} cases, {reported}, {left / 60:.0f} minutes left",
                 highlight=False,
             )
 
-    def say(self, told: str) -> None:
-        self._bar.update(self._task, told=told)
+    def say(self, reported: str) -> None:
+        self._bar.update(self._task, reported=reported)
 
 
 def show_campaign(console: Console, tally: CampaignCounts) -> None:
@@ -102,8 +102,8 @@ def show_campaign(console: Console, tally: CampaignCounts) -> None:
         _show_kind(console, kind)
     if len(kinds) > MOST_KINDS:
         console.print(f"and {len(kinds) - MOST_KINDS} more kinds of failure\n")
-    for name, told in sorted(tally.trouble.items()):
-        for trouble in told[:MOST_TROUBLES]:
+    for name, reported in sorted(tally.trouble.items()):
+        for trouble in reported[:MOST_TROUBLES]:
             console.print(Text(f"{name}: {trouble}", style="magenta"))
 
 

@@ -71,11 +71,11 @@ def _over(growth: Growth, column: int) -> bool:
 
 def _labels(lengths: Sequence[int]) -> str:
     """Every other length, from the last one back, under its tick."""
-    told = [
+    reported = [
         _short(length) if (len(lengths) - 1 - i) % 2 == 0 else ""
         for i, length in enumerate(lengths)
     ]
-    return "".join(f"{label:^{STEP}}" for label in told)
+    return "".join(f"{label:^{STEP}}" for label in reported)
 
 
 def _short(length: int) -> str:

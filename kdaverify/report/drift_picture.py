@@ -9,7 +9,7 @@ from kdaverify.checks.growth import LEVEL, Growth
 
 SUFFIXES: Final = (".svg", ".png", ".html")
 MISSING: Final = "vl-convert-python is not installed: pip install kdaverify[pictures]"
-KERNEL, LEGAL, LIMIT = "#c2410c", "#60a5fa", "#6b7280"
+KERNEL, CONFORMING, LIMIT = "#c2410c", "#60a5fa", "#6b7280"
 VERSION: Final = "5.20"
 LEGEND: Final = (
     "line: the kernel; band: conforming kernels of its contract on the same inputs; dashed:"
@@ -108,7 +108,7 @@ def _panel(growth: Growth) -> dict[str, Any]:
         "data": {"values": rows},
         "layer": [
             {
-                "mark": {"type": "area", "color": LEGAL, "opacity": 0.35},
+                "mark": {"type": "area", "color": CONFORMING, "opacity": 0.35},
                 "encoding": {"x": x, "y": y("least"), "y2": {"field": "most"}},
             },
             {

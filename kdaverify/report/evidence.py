@@ -29,7 +29,7 @@ def evidence(decision: Decision) -> list[Text]:
         *_grades(decision.grades),
         *_run(decision.paired),
         *_line(
-            decision.acquitted,
+            decision.passed_on_retest,
             "borderline failure",
             "passed on re-test at fresh seeds; the record holds the figures",
         ),
@@ -46,7 +46,7 @@ def _grades(grades: dict[str, str]) -> list[Text]:
     """The meaning of the letters, where one is not A."""
     worse = sorted({*grades.values()} - {"A"})
     return (
-        [_told("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))]
+        [_reported("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))]
         if worse
         else []
     )
@@ -57,7 +57,7 @@ def _run(paired: tuple[Paired, ...]) -> list[Text]:
     if not paired:
         return []
     worst = max(paired, key=lambda run: run.limit)
-    return [_told("over the run", f"worst of {len(paired)} outputs: {worst}")]
+    return [_reported("over the run", f"worst of {len(paired)} outputs: {worst}")]
 
 
 def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
@@ -86,7 +86,7 @@ def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
         f"most in {found[0].output}, {found[0].digits_fewer:.1f} fewer, on"
         f" {problems[0].describe()}\n  {found[0].replay}"
     )
-    return [_told("accuracy", f"{said}; {worst}")]
+    return [_reported("accuracy", f"{said}; {worst}")]
 
 
 def _most(values: list[str]) -> str:
@@ -97,10 +97,10 @@ def _most(values: list[str]) -> str:
 
 def _line(count: int, noun: str, said: str) -> list[Text]:
     plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return [_told(f"{count} {noun}{plural}", said)] if count else []
+    return [_reported(f"{count} {noun}{plural}", said)] if count else []
 
 
-def _told(head: str, said: str) -> Text:
+def _reported(head: str, said: str) -> Text:
     line = Text(f"{head}: ", style="bold")
     line.append(said, style="not bold")
     return line

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_REASONS: Final = 12
-MOST_TOLD: Final = 5
+MOST_REPORTED: Final = 5
 GROUP: Final = ("property", "op", "dtype", "regime")
 """What a test of the JUnit file is about."""
 
@@ -109,14 +109,14 @@ def _suite(one: Gated) -> ET.Element:
         }
         test = ET.SubElement(suite, "testcase", about)
         if row["rejected"]:
-            told = ET.SubElement(
+            reported = ET.SubElement(
                 test,
                 "failure",
                 message=plain(
                     f"{row['rejected']} of {row['verdicts']} verdicts: {', '.join(row['statuses'])}"
                 ),
             )
-            told.text = "\n".join(
+            reported.text = "\n".join(
                 plain(line)
                 for pair in zip(row["messages"], row["replays"], strict=True)
                 for line in pair
@@ -136,8 +136,8 @@ def _decision(suite: ET.Element, name: str, ruling: Ruling, reasons: Sequence[st
     )
     if ruling is not Ruling.ACCEPT:
         tag = "failure" if ruling is Ruling.REJECT else "error"
-        told = ET.SubElement(test, tag, message=plain(f"{ruling.value}: {reasons[0]}"))
-        told.text = "\n".join(plain(reason) for reason in reasons)
+        reported = ET.SubElement(test, tag, message=plain(f"{ruling.value}: {reasons[0]}"))
+        reported.text = "\n".join(plain(reason) for reason in reasons)
 
 
 def _groups(rows: pl.DataFrame) -> pl.DataFrame:
@@ -146,7 +146,7 @@ def _groups(rows: pl.DataFrame) -> pl.DataFrame:
     """
     pl = polars("JUnit")
     rejects = pl.col("status").is_in([status.value for status in Status if status.rejects])
-    told = pl.col("status") != Status.PASS
+    reported = pl.col("status") != Status.PASS
     headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
     counts = rows.group_by(GROUP).agg(
         pl.len().alias("verdicts"),
@@ -155,10 +155,10 @@ def _groups(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("status").filter(rejects).unique().sort().alias("statuses"),
         pl.col("duration_s").sum().alias("seconds"),
     )
-    worst = rows.filter(told).sort(rejects.not_(), "case", "detail", "output", "message")
+    worst = rows.filter(reported).sort(rejects.not_(), "case", "detail", "output", "message")
     words = worst.group_by(GROUP, maintain_order=True).agg(
-        headline.head(MOST_TOLD).alias("messages"),
-        pl.col("replay").head(MOST_TOLD).alias("replays"),
+        headline.head(MOST_REPORTED).alias("messages"),
+        pl.col("replay").head(MOST_REPORTED).alias("replays"),
     )
     joined = counts.join(words, on=GROUP, how="left").sort(GROUP)
     return joined.with_columns(

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from kdaverify.report.plain import told
+from kdaverify.report.plain import reported
 from kdaverify.verdicts.verdict import Verdict
 
 MOST: Final = 12
@@ -42,4 +42,4 @@ class LiveFailures:
             f"{seconds:4.0f} s  {verdict.implementation}: {verdict.property} {verdict.status} "
             f" {verdict.headline()}"
         )
-        self._console.print(told(line, "red"), soft_wrap=True, highlight=False)
+        self._console.print(reported(line, "red"), soft_wrap=True, highlight=False)

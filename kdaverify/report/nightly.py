@@ -32,16 +32,16 @@ def show_night(console: Console, night: Night, medians: pl.DataFrame) -> None:
         if change.worse or change.better:
             console.print(Text(str(change), style="red" if change.worse else "green"))
     for row in night.failing.head(MOST_SHOWN).iter_rows(named=True):
-        told = row["stage"] or row["diagnosis"] or ""
+        reported = row["stage"] or row["diagnosis"] or ""
         about = " ".join(row[name] for name in ("status", "property", "output", "dtype"))
-        console.print(Text(f"{about} {told}".rstrip(), style="bold red"))
+        console.print(Text(f"{about} {reported}".rstrip(), style="bold red"))
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
     for row in night.flaky.head(MOST_SHOWN).iter_rows(named=True):
-        told = (
+        reported = (
             f"flaky: failed on {row['failed']} of {row['asked']} nights, last on {row['last']}:"
             f" {row['property']} {row['output']}"
         )
-        console.print(Text(told, style="bold yellow"))
+        console.print(Text(reported, style="bold yellow"))
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
     before = (
         f"beside {night.nights} earlier nights"

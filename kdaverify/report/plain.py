@@ -12,6 +12,6 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
 
 
-def told(text: str, style: str = "") -> Text:
+def reported(text: str, style: str = "") -> Text:
     """The same for rich, whose markup it is not taken for; lines stay lines."""
     return Text("\n".join(plain(line) for line in text.split("\n")), style=style)

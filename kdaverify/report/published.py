@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.published.says import RuleOutcome
-from kdaverify.report.plain import told
+from kdaverify.report.plain import reported
 from kdaverify.verdicts.verdict import Verdict
 
 TITLE = "what other published standards would have said"
@@ -74,25 +74,25 @@ def tallied(
 
 def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
     """Every rule's counts beside ours; None where no output was compared."""
-    asked = [verdict for verdict in verdicts if verdict.published]
-    if not asked:
+    tested = [verdict for verdict in verdicts if verdict.published]
+    if not tested:
         return None
     table = Table(
         title=TITLE,
         title_justify="left",
         title_style="bold",
-        caption=told(_compared_with(asked)),
+        caption=reported(_compared_with(tested)),
         caption_justify="left",
     )
     table.add_column("rule", no_wrap=True)
     for name in ("passes", "fails", "n/a", "passes,\nwe reject", "fails,\nwe pass"):
         table.add_column(name, justify="right", no_wrap=True)
-    rejected = sum(verdict.status.rejects for verdict in asked)
-    table.add_row("ours", str(len(asked) - rejected), str(rejected), "-", "-", "-", style="bold")
-    for tally in tallies(asked):
+    rejected = sum(verdict.status.rejects for verdict in tested)
+    table.add_row("ours", str(len(tested) - rejected), str(rejected), "-", "-", "-", style="bold")
+    for tally in tallies(tested):
         figures = (tally.passed, tally.failed, tally.not_applicable)
         table.add_row(
-            told(tally.rule),
+            reported(tally.rule),
             *map(str, figures),
             _marked(tally.passed_rejected, "red"),
             _marked(tally.failed_passed, "yellow"),
@@ -102,10 +102,10 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
 
 def standards_line(verdicts: Sequence[Verdict]) -> Text | None:
     """All rules in one line; None where no output was compared."""
-    asked = [verdict for verdict in verdicts if verdict.published]
-    if not asked:
+    tested = [verdict for verdict in verdicts if verdict.published]
+    if not tested:
         return None
-    found = tallies(asked)
+    found = tallies(tested)
     missing, stricter = (
         sum(bool(getattr(rule, field)) for rule in found)
         for field in ("passed_rejected", "failed_passed")
@@ -114,15 +114,15 @@ def standards_line(verdicts: Sequence[Verdict]) -> Text | None:
         f"of {len(found)}, {missing} pass an output that is rejected here and {stricter} fail one"
         " that passes here"
     )
-    return told(f"other published standards: {said}; --standards shows each", "dim")
+    return reported(f"other published standards: {said}; --standards shows each", "dim")
 
 
 def opinions_table(verdict: Verdict) -> Table:
     """The result of every rule on one output, with its statistic and limit."""
     title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])
     table = Table(
-        title=told(title),
-        caption=told(caption),
+        title=reported(title),
+        caption=reported(caption),
         box=SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
@@ -142,9 +142,9 @@ def opinions_table(verdict: Verdict) -> Table:
             "-" if figure is None else f"{figure:.4g}" for figure in (opinion.value, opinion.limit)
         )
         table.add_row(
-            told(name),
+            reported(name),
             Text(opinion.says, style=colours[opinion.says]),
-            told(opinion.statistic),
+            reported(opinion.statistic),
             *figures,
         )
     return table

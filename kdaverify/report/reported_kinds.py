@@ -174,5 +174,5 @@ def _holds(other: ReportedKind, group: ReportedKind) -> bool:
     return (
         alike
         and bool(b.case)
-        and {row.asked() for row in group.rows} <= {row.asked() for row in other.rows}
+        and {row.case_key() for row in group.rows} <= {row.case_key() for row in other.rows}
     )

@@ -40,7 +40,7 @@ def summary(
                 "grades": decision.grades,
                 "judged": judged_code(account and account.judged.get(decision.implementation)),
                 "vacuous": decision.vacuous,
-                "acquitted": decision.acquitted,
+                "acquitted": decision.passed_on_retest,
                 "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
                 "common_factors": common_factors_of(decision),
                 "contrasts": contrasts_of(decision.failures),
@@ -72,8 +72,8 @@ def common_factors_of(decision: Decision) -> list[dict[str, Any]]:
 
 
 def _less_accurate(verdict: Verdict) -> dict[str, Any]:
-    told = ("property", "case", "output", "dtype", "regime", "digits_fewer", "replay")
-    return {name: getattr(verdict, name) for name in told}
+    reported = ("property", "case", "output", "dtype", "regime", "digits_fewer", "replay")
+    return {name: getattr(verdict, name) for name in reported}
 
 
 def _failure(verdict: Verdict) -> dict[str, Any]:

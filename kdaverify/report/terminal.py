@@ -17,7 +17,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import evidence
-from kdaverify.report.plain import plain, told
+from kdaverify.report.plain import plain, reported
 from kdaverify.report.published import standards_line, standards_table
 from kdaverify.report.reported_kinds import (
     ReportedKind,
@@ -81,7 +81,7 @@ def show(
         else:
             _show_stop(console, decision, decision.stop)
     for name, identity in judged.items():
-        console.print(told(f"code of {name}: {identity}"))
+        console.print(reported(f"code of {name}: {identity}"))
     if record is not None:
         console.print(f"record: {record}", soft_wrap=True, highlight=False)
 
@@ -114,7 +114,7 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
         f"changing one thing at a time: {said}" for said in contrasts_of(decision.failures)
     )
     for said in (*in_words(common_factors(decision.verdicts)), *contrasts):
-        console.print(told(said, "bold"))
+        console.print(reported(said, "bold"))
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
@@ -122,11 +122,11 @@ def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
     for group in found[:MOST_FAILURES]:
         _show_failure(console, group)
     for said in filter(None, (*same(failures), left_open(failures))):
-        console.print(told(f"{said}\n", "bold"))
+        console.print(reported(f"{said}\n", "bold"))
     hidden = found[MOST_FAILURES:]
     if hidden:
         console.print(
-            told(
+            reported(
                 f"  and {len(hidden)} more kinds of failure:"
                 f" {', '.join(_kind_and_stage(group) for group in hidden)}\n"
             )
@@ -135,7 +135,7 @@ def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
 
 def _table(decision: Decision) -> Table:
     table = Table(
-        title=told(decision.implementation),
+        title=reported(decision.implementation),
         title_justify="left",
         title_style="bold",
         caption_justify="left",
@@ -152,8 +152,8 @@ def _table(decision: Decision) -> Table:
         verdicts = list(group)
         figures = (*_counts(verdicts), _worst(verdicts), worst_grade(verdicts) or "-")
         table.add_row(
-            told(op),
-            told(dtype or "-"),
+            reported(op),
+            reported(dtype or "-"),
             *figures,
             _first_failing(verdicts),
             _first_wrong_stage(verdicts),
@@ -173,7 +173,7 @@ def _ran(verdicts: Sequence[Verdict]) -> list[Text]:
             ] += 1
     lines: list[Text] = []
     for (mode, device), kernels in seen.items():
-        line = told(f"ran {mode} on {device}: ", "bold")
+        line = reported(f"ran {mode} on {device}: ", "bold")
         line.append(plain(kernels.most_common(1)[0][0]), style="not bold")
         if len(kernels) > 1:
             line.append(
@@ -198,7 +198,7 @@ def _first_failing(verdicts: Sequence[Verdict]) -> Text:
     failing = next((verdict for verdict in verdicts if verdict.status.rejects), None)
     if failing is None:
         return Text("-")
-    return told(f"{failing.property} {failing.output} {failing.status}", "red")
+    return reported(f"{failing.property} {failing.output} {failing.status}", "red")
 
 
 def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
@@ -208,7 +208,9 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
         key=lambda verdict: not verdict.names_stage(),
     )
     return (
-        told(found[0].stage or "-", "red" if found[0].names_stage() else "") if found else Text("-")
+        reported(found[0].stage or "-", "red" if found[0].names_stage() else "")
+        if found
+        else Text("-")
     )
 
 
@@ -227,21 +229,23 @@ def _show_failure(console: Console, group: ReportedKind) -> None:
     shown = group.shown
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
     times = "once" if len(group.rows) == 1 else f"{len(group.rows)} times"
-    console.print(told(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red"))
+    console.print(
+        reported(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red")
+    )
     for said in _extent(group):
-        console.print(Padding(told(said), (0, 0, 0, 2), expand=False))
-    console.print(Padding(told(shown.message), (0, 0, 0, 2), expand=False))
+        console.print(Padding(reported(said), (0, 0, 0, 2), expand=False))
+    console.print(Padding(reported(shown.message), (0, 0, 0, 2), expand=False))
     if shown.stage is not None:
-        console.print(Padding(told(shown.whereabouts(), "bold"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(reported(shown.whereabouts(), "bold"), (0, 0, 0, 2), expand=False))
     if shown.diagnosis:
         console.print(
-            Padding(told(f"diagnosis: {shown.diagnosis}", "bold"), (0, 0, 0, 2), expand=False)
+            Padding(reported(f"diagnosis: {shown.diagnosis}", "bold"), (0, 0, 0, 2), expand=False)
         )
     if shown.case:
-        console.print(Padding(told(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(reported(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, shown.replay)
     said, _, smallest = shown.minimised.partition("\n")
-    console.print(Padding(told(said or "not minimised"), (0, 0, 0, 2), expand=False))
+    console.print(Padding(reported(said or "not minimised"), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, smallest)
     console.print()
 
@@ -279,20 +283,24 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
     and nothing of what could not be scored.
     """
     console.print(
-        told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
+        reported(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
     )
     console.print(
-        Padding(told(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False)
+        Padding(
+            reported(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False
+        )
     )
     if stop.replay:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
-    console.print(told("  found before the suites, which were not run"))
+    console.print(reported("  found before the suites, which were not run"))
     if stop.status is Status.ERROR:
-        console.print(Padding(told(DECLINED), (0, 0, 0, 2), expand=False))
+        console.print(Padding(reported(DECLINED), (0, 0, 0, 2), expand=False))
 
 
 def _show_decision(console: Console, decision: Decision) -> None:
-    head = told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
+    head = reported(
+        f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling]
+    )
     head.append(
         f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)}"
         " failing verdicts)",
@@ -300,4 +308,4 @@ def _show_decision(console: Console, decision: Decision) -> None:
     )
     console.print(head)
     for reason in shortened(decision.reasons):
-        console.print(Padding(told(f"- {reason}"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(reported(f"- {reason}"), (0, 0, 0, 2), expand=False))

@@ -76,25 +76,25 @@ def runnable(
     return here, {one.name: one.missing for one in chosen if one.missing is not None}
 
 
-def survey(plan: SurveyPlan, told: Callable[[int, SurveyStep], None]) -> None:
+def survey(plan: SurveyPlan, reported: Callable[[int, SurveyStep], None]) -> None:
     """Judges what has no finished record yet, each in a process of its own.
 
     A run that was ended, by whatever, leaves finished records and at most one unfinished: the next
     run with the same folder judges the unfinished one again and takes the others as they are.
 
     Args:
-        told: receives the number of each step, from 1, and the step when it is done.
+        reported: receives the number of each step, from 1, and the step when it is done.
     """
     for left in (plan.folder / RECORDS).glob("running-*"):
         shutil.rmtree(left)
     for number, name in enumerate(plan.implementations, 1):
         path = plan.record(name)
         if is_finished(path, name, plan):
-            told(number, SurveyStep(name, "taken from its record", 0.0))
+            reported(number, SurveyStep(name, "taken from its record", 0.0))
             continue
         path.unlink(missing_ok=True)
         started = time.monotonic()
-        told(number, SurveyStep(name, _judge(plan, name, path), time.monotonic() - started))
+        reported(number, SurveyStep(name, _judge(plan, name, path), time.monotonic() - started))
 
 
 def is_finished(path: Path, name: str, plan: SurveyPlan) -> bool:

@@ -182,7 +182,7 @@ def _state(
     seconds = table.rows.filter(pl.col("implementation") == name).select(pl.col("duration_s").sum())
     return ImplementationState(
         implementation=name,
-        op=_family(ops[0] if ops else DEFAULT, rows, name),
+        op=_ensemble(ops[0] if ops else DEFAULT, rows, name),
         decision=gated.ruling.value,
         reasons=gated.reasons[:MOST_REASONS],
         profile="" if account is None else account.profile,
@@ -203,7 +203,7 @@ def _base(name: str) -> str:
     return name if name.startswith("emulated:") else name.partition(":")[0]
 
 
-def _family(op: str, rows: Rows, name: str) -> str:
+def _ensemble(op: str, rows: Rows, name: str) -> str:
     """The operator, and for the delta rule the kind of gates, by its problems."""
     if op != DEFAULT:
         return op

@@ -129,10 +129,10 @@ def mixed_identities(found: Sequence[CodeIdentity]) -> tuple[str, ...]:
 
 def changed(found: Sequence[CodeIdentity]) -> tuple[str, ...]:
     """A sentence for every identity whose files have changed since they were judged."""
-    told = {one.digest: one.changed_since() for one in found}
+    reported = {one.digest: one.changed_since() for one in found}
     return tuple(
         f"{_listed(names)} changed since it was judged as {digest[:SHORT]}; judge it again"
-        for digest, names in told.items()
+        for digest, names in reported.items()
         if names
     )
 

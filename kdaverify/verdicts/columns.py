@@ -123,13 +123,13 @@ def _row(row: dict[str, Any]) -> Verdict:
     try:
         return Verdict.model_validate({name: _value(name, value) for name, value in row.items()})
     except (ValidationError, json.JSONDecodeError) as error:
-        told = (
+        reported = (
             error.errors(include_url=False)[0]["msg"]
             if isinstance(error, ValidationError)
             else str(error)
         )
         raise RecordError(
-            f"record: the row of case {row.get('case')!r} is no verdict: {told}"
+            f"record: the row of case {row.get('case')!r} is no verdict: {reported}"
         ) from None
 
 

@@ -118,11 +118,11 @@ class Decision:
         )
 
     @property
-    def acquitted(self) -> int:
+    def passed_on_retest(self) -> int:
         """Borderline failures that passed at fresh seeds."""
         return len(
             {
-                (*verdict.asked(), verdict.output)
+                (*verdict.case_key(), verdict.output)
                 for verdict in self.verdicts
                 if verdict.status is Status.PASS and verdict.recheck
             }
@@ -151,7 +151,7 @@ class Decision:
 
 
 def count_cases(verdicts: Iterable[Verdict]) -> int:
-    return len({verdict.asked() for verdict in verdicts})
+    return len({verdict.case_key() for verdict in verdicts})
 
 
 def worst_grade(verdicts: Iterable[Verdict]) -> str:
@@ -263,12 +263,14 @@ def _gaps(counted: VerdictCounts, expected: Expected) -> tuple[str, ...]:
     for output in expected.outputs:
         dtypes = [dtype for dtype in expected.dtypes if (dtype, output) not in pairs]
         gaps += [f"no pass for {output} in {', '.join(dtypes)}"] if dtypes else []
-    unasked = [
+    untested = [
         name
         for name in expected.properties
         if name not in properties and name not in expected.excused
     ]
-    gaps += [f"no pass for {plural('suite', len(unasked))} {', '.join(unasked)}"] if unasked else []
+    gaps += (
+        [f"no pass for {plural('suite', len(untested))} {', '.join(untested)}"] if untested else []
+    )
     return tuple(gaps)
 
 

@@ -99,12 +99,12 @@ def exceeded(rules: Rules, rows: pl.DataFrame) -> tuple[str, ...]:
 
 def _over(limit: Limit, rows: pl.DataFrame) -> str:
     """What is said of a limit; "" where it holds."""
-    asked = {axis: getattr(limit, axis) for axis in AXES if getattr(limit, axis) != "*"}
-    for axis, glob in asked.items():
+    tested = {axis: getattr(limit, axis) for axis in AXES if getattr(limit, axis) != "*"}
+    for axis, glob in tested.items():
         names = [name for name in rows[axis].unique().to_list() if fnmatchcase(name, glob)]
         rows = rows.filter(polars("limits").col(axis).is_in(names))
     found = _measured(limit.statistic, rows)
-    where = " ".join(f"{axis} {glob}" for axis, glob in asked.items()) or "all verdicts"
+    where = " ".join(f"{axis} {glob}" for axis, glob in tested.items()) or "all verdicts"
     if found is None:
         return f"{limit.statistic} of {where}: nothing to measure, at most {limit.most:g} wanted"
     return (

@@ -23,10 +23,10 @@ def sizes_of(problem: str) -> dict[str, int]:
     Returns:
         By axis letter; nothing for what is no problem.
     """
-    asked: Any = json.loads(problem) if problem else {}
-    found = {axis: asked[axis] for axis in SIZES if isinstance(asked.get(axis), int)}
+    tested: Any = json.loads(problem) if problem else {}
+    found = {axis: tested[axis] for axis in SIZES if isinstance(tested.get(axis), int)}
     if "B" in found:
-        lengths = asked.get("lengths")
+        lengths = tested.get("lengths")
         found["N"] = found["B"] if lengths is None else len(lengths)
     return found
 

@@ -117,9 +117,9 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
     """
     pl = polars("the gate")
     accounts = [account for table in tables for account in table.accounts]
-    told = pl.col("status") != Status.PASS
+    reported = pl.col("status") != Status.PASS
     wordless = [
-        pl.when(told).then(pl.col(name)).otherwise(pl.lit("")).alias(name) for name in WORDY
+        pl.when(reported).then(pl.col(name)).otherwise(pl.lit("")).alias(name) for name in WORDY
     ]
     read = [
         table.rows.select(COLUMNS).with_columns(wordless).collect(engine="streaming")
@@ -137,7 +137,7 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
     found: list[Gated] = []
     for name in names:
         own = rows.filter(pl.col("implementation") == name).with_row_index("number")
-        asked = [
+        tested = [
             account
             for account in accounts
             if any(one.implementation == name for one in account.expected)
@@ -146,7 +146,7 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
             _one(
                 name,
                 own,
-                asked,
+                tested,
                 question,
                 gaps=gaps,
                 versions=versions.get(name, ()),
@@ -184,7 +184,9 @@ def _one(
         *changed(judged),
     ]
     beside = {
-        Ruling.ERROR: [told for account in accounts for told in account.trouble.get(name, ())],
+        Ruling.ERROR: [
+            reported for account in accounts for reported in account.trouble.get(name, ())
+        ],
         Ruling.REJECT: [*waived.broken, *(held.worse if held else ()), *over],
         Ruling.INSUFFICIENT: [
             *gaps,
@@ -199,12 +201,12 @@ def _one(
         ],
     }
     found = conclude(counted, expected, beside)
-    told = (
-        *waived.told,
+    reported = (
+        *waived.reported,
         *(several if rules.mixed_versions == "tell" else ()),
-        *(held.told if held else ()),
+        *(held.reported if held else ()),
     )
-    reasons, limits = (*found.reasons, *told), (*found.limits, *told)
+    reasons, limits = (*found.reasons, *reported), (*found.limits, *reported)
     return Gated(
         name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits
     )
@@ -237,18 +239,18 @@ def _rules_of(accounts: Sequence[Account]) -> str:
 
 def _expected(name: str, accounts: Sequence[Account]) -> Expected:
     """What all sessions together want shown; of what does not apply, what all of them leave out."""
-    asked = [one for account in accounts for one in account.expected if one.implementation == name]
-    excused = [{*one.excused} for one in asked]
+    tested = [one for account in accounts for one in account.expected if one.implementation == name]
+    excused = [{*one.excused} for one in tested]
     common = set[str].intersection(*excused) if excused else set[str]()
     return Expected(
         name,
-        tuple(dict.fromkeys(dtype for one in asked for dtype in one.dtypes)),
-        tuple(dict.fromkeys(output for one in asked for output in one.outputs)),
-        tuple(dict.fromkeys(prop for one in asked for prop in one.properties)),
-        {prop: why for one in asked for prop, why in one.excused.items() if prop in common},
-        tuple(dict.fromkeys(what for one in asked for what in one.outside)),
-        _covered([covered for one in asked for covered in one.covered]),
-        next((one.op for one in asked), DEFAULT),
+        tuple(dict.fromkeys(dtype for one in tested for dtype in one.dtypes)),
+        tuple(dict.fromkeys(output for one in tested for output in one.outputs)),
+        tuple(dict.fromkeys(prop for one in tested for prop in one.properties)),
+        {prop: why for one in tested for prop, why in one.excused.items() if prop in common},
+        tuple(dict.fromkeys(what for one in tested for what in one.outside)),
+        _covered([covered for one in tested for covered in one.covered]),
+        next((one.op for one in tested), DEFAULT),
     )
 
 

@@ -19,5 +19,5 @@ def identity(about: Sequence[str]) -> str:
     """
     *named, detail = about
     chosen: dict[str, Any] = json.loads(detail)
-    told = ",".join(f"{name}={value}" for name, value in sorted(chosen.items()))
-    return "/".join((*named, *([told] if told else [])))
+    reported = ",".join(f"{name}={value}" for name, value in sorted(chosen.items()))
+    return "/".join((*named, *([reported] if reported else [])))

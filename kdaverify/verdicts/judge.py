@@ -10,7 +10,7 @@ from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.canonical import Canonical
-from kdaverify.checks.options import asked_of
+from kdaverify.checks.options import implementation_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
 from kdaverify.operator import operator_of
@@ -126,8 +126,8 @@ class Judge:
             Opinions()
         ] * len(found)
         verdicts = [
-            self._verdict(*told, problem, detail, seconds / len(found))
-            for told in zip(found, said, strict=True)
+            self._verdict(*reported, problem, detail, seconds / len(found))
+            for reported in zip(found, said, strict=True)
         ]
         verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
         for verdict in verdicts:
@@ -144,11 +144,11 @@ class Judge:
         seconds: float,
     ) -> Verdict:
         figures = outcome.comparison
-        asked = asked_of(self.adapter, detail)
-        about, asked_json = asked.environment(), "" if problem is None else problem.to_json()
-        sizes: dict[str, Any] = sizes_of(asked_json)
+        tested = implementation_of(self.adapter, detail)
+        about, case_json = tested.environment(), "" if problem is None else problem.to_json()
+        sizes: dict[str, Any] = sizes_of(case_json)
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
-        ran = asked.proof() if figures else NOTHING_YET
+        ran = tested.proof() if figures else NOTHING_YET
         return Verdict(
             implementation=self.adapter.name,
             property=self.property_name,
@@ -156,7 +156,7 @@ class Judge:
             dtype=dtype,
             regime="" if problem is None else problem.regime,
             case="" if problem is None else problem.id,
-            problem=asked_json,
+            problem=case_json,
             **sizes,
             detail=detail,
             output=outcome.output,
@@ -173,7 +173,7 @@ class Judge:
             digits_fewer=None if outcome.digits_fewer is None else round(outcome.digits_fewer, 2),
             published=others.published,
             benchmark=others.benchmark,
-            contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
+            contract=tested.contract(dtype).name if dtype in tested.dtypes else "",
             oracle=outcome.oracle,
             oracle_bits=bits_of(outcome.oracle),
             device=about.pop("device", "cpu"),

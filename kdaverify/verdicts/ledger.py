@@ -46,12 +46,12 @@ class Against:
     Args:
         worse: outputs that got worse over the panel, a sentence each.
         missing: what the ledger has and the run has not.
-        told: what the run has in addition.
+        reported: what the run has in addition.
     """
 
     worse: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Ledger:
             return Against(
                 missing=("no case of the fixed panel was judged, and the ledger is about these",)
             )
-        parts = zip(*((one.worse, one.missing, one.told) for one in found), strict=True)
+        parts = zip(*((one.worse, one.missing, one.reported) for one in found), strict=True)
         return Against(*(tuple(said for part in kind for said in part) for kind in parts))
 
     def _device(self, implementation: str, device: str, cases: Mapping[str, float]) -> Against:
@@ -113,8 +113,8 @@ class Ledger:
             if absent
             else ()
         )
-        told = (f"of the panel's cases {len(new)} are not in the ledger yet",) if new else ()
-        return Against(tuple(_worse(accepted, cases)), missing, told)
+        reported = (f"of the panel's cases {len(new)} are not in the ledger yet",) if new else ()
+        return Against(tuple(_worse(accepted, cases)), missing, reported)
 
 
 def _worse(accepted: Mapping[str, float], cases: Mapping[str, float]) -> list[str]:
@@ -144,8 +144,8 @@ def _worse(accepted: Mapping[str, float], cases: Mapping[str, float]) -> list[st
 def panel(rows: pl.DataFrame) -> dict[str, dict[str, float]]:
     """The share of the tolerance of every passed case of the fixed panel, by device and by name."""
     pl = polars("the ledger")
-    asked = rows.filter(pl.col("property") == PANEL)["case"].unique()
-    of = pl.col("property").is_in(FIXED) & pl.col("case").is_in(asked.to_list())
+    tested = rows.filter(pl.col("property") == PANEL)["case"].unique()
+    of = pl.col("property").is_in(FIXED) & pl.col("case").is_in(tested.to_list())
     kept = rows.filter(of & (pl.col("status") == Status.PASS) & pl.col("ratio").is_not_null())
     found: dict[str, dict[str, float]] = {}
     for device, mode, ratio, *about in kept.select("device", "mode", "ratio", *FIELDS).iter_rows():

@@ -113,9 +113,9 @@ def _verdict(line: bytes, path: Path, number: int) -> Verdict:
     try:
         return completed(Verdict.model_validate_json(line))
     except ValueError as error:
-        told = _first(error) if isinstance(error, ValidationError) else str(error)
+        reported = _first(error) if isinstance(error, ValidationError) else str(error)
         raise RecordError(
-            f"{path}: row {number} is no verdict of this version: {told}; read it with the"
+            f"{path}: row {number} is no verdict of this version: {reported}; read it with the"
             " version that wrote it"
         ) from None
 

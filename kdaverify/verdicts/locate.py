@@ -30,9 +30,9 @@ def located(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
         verdicts: of `adapter`, the outputs of a case together.
     """
     return [
-        told
-        for _, case in groupby(verdicts, key=lambda verdict: verdict.asked())
-        for told in _of_case(list(case), adapter)
+        reported
+        for _, case in groupby(verdicts, key=lambda verdict: verdict.case_key())
+        for reported in _of_case(list(case), adapter)
     ]
 
 
@@ -76,4 +76,4 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
 
 
 def _with(verdict: Verdict, location: Location) -> Verdict:
-    return verdict.model_copy(update={"stage": str(location.stage), "located": location.told})
+    return verdict.model_copy(update={"stage": str(location.stage), "located": location.reported})

@@ -46,14 +46,14 @@ class Merged:
         duplicates: rows that were there already.
         accounts: of all sessions, each once.
         open_rows: of sessions that never closed their record.
-        told: what a reader should know: rows cut off, versions mixed.
+        reported: what a reader should know: rows cut off, versions mixed.
     """
 
     rows: pl.DataFrame
     duplicates: int
     accounts: tuple[Account, ...]
     open_rows: int
-    told: tuple[str, ...]
+    reported: tuple[str, ...]
 
 
 def merge(paths: Sequence[Path]) -> Merged:
@@ -88,7 +88,7 @@ def merge(paths: Sequence[Path]) -> Merged:
         every.height - rows.height,
         ordered,
         sum(table.open_rows for table in tables),
-        _told(tables, rows),
+        _reported(tables, rows),
     )
 
 
@@ -107,7 +107,7 @@ def write(merged: Merged, path: Path) -> None:
         )
 
 
-def _told(tables: Sequence[Table], rows: pl.DataFrame) -> tuple[str, ...]:
+def _reported(tables: Sequence[Table], rows: pl.DataFrame) -> tuple[str, ...]:
     torn = [table.truncated for table in tables if table.truncated]
     schemas = rows["schema_version"].unique().sort().to_list()
     several = [

@@ -69,10 +69,10 @@ def opinions(
         problem: what was tested.
         named: whose run is the benchmark; None for a baseline reference kernel.
     """
-    asked = [outcome.evidence for outcome in case if outcome.evidence is not None]
-    if not asked or problem is None:
+    tested = [outcome.evidence for outcome in case if outcome.evidence is not None]
+    if not tested or problem is None:
         return [Opinions() for _ in case]
-    benchmark = emulated(asked) if named is None else _run(named.adapter, problem, asked[0])
+    benchmark = emulated(tested) if named is None else _run(named.adapter, problem, tested[0])
     return [
         Opinions() if outcome.evidence is None else _of(outcome.evidence, benchmark)
         for outcome in case

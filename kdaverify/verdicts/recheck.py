@@ -48,23 +48,25 @@ def rechecked(
         settled: whether another test found a case that is worse. 200 seeds for each of three
             borderline failures were three quarters of the time of a rejection.
     """
-    cases = [list(case) for _, case in groupby(verdicts, key=lambda verdict: verdict.asked())]
+    cases = [list(case) for _, case in groupby(verdicts, key=lambda verdict: verdict.case_key())]
     known: dict[tuple[str, str, str, str], dict[str, Recheck]] = {}
     wrong = settled or any(
         verdict.status.rejects for case in cases if not only_near(case) for verdict in case
     )
     for case in cases:
-        if only_near(case) and case[0].asked() not in known:
+        if only_near(case) and case[0].case_key() not in known:
             near = [verdict.output for verdict in case if verdict.status.rejects]
             found = (
                 {name: undecided(SETTLED) for name in near}
                 if wrong
                 else _again(case[0], near, adapter)
             )
-            wrong = wrong or any(told.finding is RetestFinding.CONFIRMED for told in found.values())
-            known[case[0].asked()] = found
+            wrong = wrong or any(
+                reported.finding is RetestFinding.CONFIRMED for reported in found.values()
+            )
+            known[case[0].case_key()] = found
     return [
-        _with(verdict, known.get(verdict.asked(), {}).get(verdict.output))
+        _with(verdict, known.get(verdict.case_key(), {}).get(verdict.output))
         for case in cases
         for verdict in case
     ]
@@ -87,8 +89,8 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
 
 
 def _is_near(verdict: Verdict) -> bool:
-    asked = operator_named(verdict.op).resampled and verdict.problem and verdict.recheck is None
-    return bool(asked) and is_near(verdict.status, verdict.statistic, verdict.ratio)
+    tested = operator_named(verdict.op).resampled and verdict.problem and verdict.recheck is None
+    return bool(tested) and is_near(verdict.status, verdict.statistic, verdict.ratio)
 
 
 def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
@@ -98,7 +100,7 @@ def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
     if found is None or not verdict.status.rejects:
         return verdict
     head, _, rest = verdict.message.partition("\n")
-    told = {"recheck": found, "message": "\n".join(filter(None, (head, f"  {found}", rest)))}
-    if found.finding is not RetestFinding.ACQUITTED:
-        return verdict.model_copy(update=told)
-    return verdict.model_copy(update={**told, "status": Status.PASS, "grade": found.grade})
+    reported = {"recheck": found, "message": "\n".join(filter(None, (head, f"  {found}", rest)))}
+    if found.finding is not RetestFinding.PASSED_ON_RETEST:
+        return verdict.model_copy(update=reported)
+    return verdict.model_copy(update={**reported, "status": Status.PASS, "grade": found.grade})

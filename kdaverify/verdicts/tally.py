@@ -71,12 +71,12 @@ class VerdictCounts:
 def tally(verdicts: Sequence[Verdict]) -> VerdictCounts:
     """Counts verdicts."""
     seen = {(_kind(verdict), verdict.case, detail_of(verdict)) for verdict in verdicts}
-    cases = {(verdict.asked(), verdict.status) for verdict in verdicts}
+    cases = {(verdict.case_key(), verdict.status) for verdict in verdicts}
     unanswered = [verdict.headline() for verdict in verdicts if verdict.status is Status.UNANSWERED]
     return VerdictCounts(
         Counter(kind for kind, _, _ in seen),
         Counter(status.value for _, status in cases),
-        len({asked for asked, status in cases if status.judged}),
+        len({tested for tested, status in cases if status.judged}),
         tuple(unanswered[:MOST_UNANSWERED]),
         _headlines(verdicts, Status.ERROR),
         _headlines(verdicts, Status.SKIP),
@@ -88,25 +88,25 @@ def tally_of(rows: pl.DataFrame) -> VerdictCounts:
     """The same of a table."""
     pl = polars("a tally")
     headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
-    told = rows.with_columns(vacuous=pl.col("vacuous").list.len() > 0, headline=headline)
+    reported = rows.with_columns(vacuous=pl.col("vacuous").list.len() > 0, headline=headline)
     compared = rows.filter(pl.col("peers").list.len() > 0).select(PairedSample._fields)
     kinds = (
-        told.select(*VerdictKind._fields, "case", "detail")
+        reported.select(*VerdictKind._fields, "case", "detail")
         .unique()
         .group_by(VerdictKind._fields)
         .len()
     )
-    cases = told.select(*CASE, "status").unique()
+    cases = reported.select(*CASE, "status").unique()
     judged = (
         cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged]))
         .select(CASE)
         .n_unique()
     )
-    unanswered = told.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(
+    unanswered = reported.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(
         MOST_UNANSWERED
     )
     errors, skipped = (
-        told.filter(pl.col("status") == status)["headline"].unique().sort()
+        reported.filter(pl.col("status") == status)["headline"].unique().sort()
         for status in (Status.ERROR, Status.SKIP)
     )
     return VerdictCounts(

@@ -36,8 +36,8 @@ def read_toml(path: Path, model: type[Model], what: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        told = "; ".join(
+        reported = "; ".join(
             f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}"
             for one in error.errors(include_url=False)
         )
-        raise FileError(f"{what}: {path}: {told}") from None
+        raise FileError(f"{what}: {path}: {reported}") from None

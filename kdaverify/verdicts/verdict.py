@@ -129,7 +129,7 @@ class Verdict(BaseModel):
         """
         return self.status.rejects and self.recheck is not None and self.recheck.reason == SETTLED
 
-    def asked(self) -> tuple[str, str, str, str]:
+    def case_key(self) -> tuple[str, str, str, str]:
         """What was tested, whatever came of it:
         verdicts that agree in it are the outputs of one case.
         """

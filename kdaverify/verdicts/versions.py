@@ -31,11 +31,15 @@ def mixed(rows: pl.LazyFrame) -> dict[str, tuple[str, ...]]:
     for implementation, versions in found.iter_rows():
         for name, value in _read(versions).items():
             seen.setdefault(implementation, {}).setdefault(name, set()).add(value)
-    told = {implementation: _told(by_name) for implementation, by_name in sorted(seen.items())}
-    return {implementation: sentences for implementation, sentences in told.items() if sentences}
+    reported = {
+        implementation: _reported(by_name) for implementation, by_name in sorted(seen.items())
+    }
+    return {
+        implementation: sentences for implementation, sentences in reported.items() if sentences
+    }
 
 
-def _told(by_name: dict[str, set[str]]) -> tuple[str, ...]:
+def _reported(by_name: dict[str, set[str]]) -> tuple[str, ...]:
     return tuple(
         f"{name} in versions {', '.join(sorted(values))}"
         for name, values in sorted(by_name.items())

@@ -114,7 +114,7 @@ class Waived:
         return [str(one) for one in self.held if one.fault]
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """What is forgiven, how long, why."""
         return [str(one) for one in self.held if not one.fault]
 

@@ -44,10 +44,10 @@ def test_options_on_ordinary_gates(judge: Judge, dtype: str, variant: str) -> No
     # Smoke's two draws may both have weak gates: a softplus that is linear from 1 passed them, off
     # by 5e5 of what is allowed on these.
     adapter = judge.adapter
-    asked = [fitted(adapter, PLAIN.replace(dtype=dtype, gate=gate)) for gate in ORDINARY]
+    tested = [fitted(adapter, PLAIN.replace(dtype=dtype, gate=gate)) for gate in ORDINARY]
     option = variant_of(adapter, variant)
     judge(
-        next((problem for problem in asked if option.supports(problem) is None), asked[0]),
+        next((problem for problem in tested if option.supports(problem) is None), tested[0]),
         variant=variant,
     )
 

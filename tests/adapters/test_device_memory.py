@@ -86,7 +86,7 @@ def test_without_an_accelerator_there_is_nothing_to_give_back() -> None:
     release()
 
 
-def test_an_accelerator_that_tells_no_figures_is_left_alone(
+def test_an_accelerator_that_reports_no_figures_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Silent:

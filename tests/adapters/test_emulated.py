@@ -16,7 +16,7 @@ DESIGNS = ("emulated:ascend_v3", "emulated:ascend_v2", "emulated:triton_npu_stat
 
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_a_right_design_is_legal_there_and_back_where_gates_are_mild(
+def test_a_right_design_is_conforming_there_and_back_where_gates_are_mild(
     ask: Ask, name: str, dtype: str
 ) -> None:
     adapter, problem = find(name), ask(B=1, T=70, H=1, HV=2, dtype=dtype, gate="mild")

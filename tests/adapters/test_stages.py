@@ -44,7 +44,7 @@ def test_an_implementation_exposes_no_stages_unless_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("covers", "takes", "gives", "told"),
+    ("covers", "takes", "gives", "reported"),
     [
         ((), (), (), "wanted stages that follow each other"),
         (("wy", "solve"), (), (), "got wy, solve"),
@@ -53,9 +53,9 @@ def test_an_implementation_exposes_no_stages_unless_it_says_so() -> None:
     ],
 )
 def test_a_stage_declared_wrongly_is_refused(
-    covers: tuple[str, ...], takes: tuple[str, ...], gives: tuple[str, ...], told: str
+    covers: tuple[str, ...], takes: tuple[str, ...], gives: tuple[str, ...], reported: str
 ) -> None:
-    with pytest.raises(StageError, match=told):
+    with pytest.raises(StageError, match=reported):
         StageCall(covers, takes, gives, nothing)
 
 

@@ -97,7 +97,7 @@ def test_and_what_underflow_and_cancelling_sums_may_take() -> None:
 
 
 @pytest.mark.parametrize(("share", "judged"), [(0.99, True), (1.0, False), (40.0, False)])
-def test_no_bias_is_asked_of_an_output_that_legal_kernels_miss_by_its_own_size(
+def test_no_bias_is_tested_of_an_output_that_conforming_kernels_miss_by_its_own_size(
     *, share: float, judged: bool
 ) -> None:
     found = allowed(replace(ERRORS, worst=replace(ERRORS.worst, rms=share * SIZE)))

@@ -119,8 +119,8 @@ def problem(T: int, gate: str = "bound-5") -> Problem:
     return Problem(**fields, T=T, gate=gate, key="random", beta="uniform", seed=3)
 
 
-def statuses(adapter: Adapter, asked: Problem) -> set[Status]:
-    return {outcome.status for outcome in forward(adapter, asked)}
+def statuses(adapter: Adapter, tested: Problem) -> set[Status]:
+    return {outcome.status for outcome in forward(adapter, tested)}
 
 
 # An anchor 35 nats from gates that are weak rounds its exponents four times as coarsely as the
@@ -137,8 +137,8 @@ def statuses(adapter: Adapter, asked: Problem) -> set[Status]:
 )
 @pytest.mark.parametrize("T", [1, 65])
 def test_a_conforming_kernel_passes(T: int, gate: str, anchor: Anchor) -> None:
-    adapter, asked = kernel(NAME, anchor), problem(T, gate)
-    for outcome in (*forward(adapter, asked), *gradients(adapter, asked, of="both")):
+    adapter, tested = kernel(NAME, anchor), problem(T, gate)
+    for outcome in (*forward(adapter, tested), *gradients(adapter, tested, of="both")):
         assert outcome.status is Status.PASS, outcome.message
 
 

@@ -63,7 +63,7 @@ def test_every_member_of_the_ensemble_is_within_its_own_budget() -> None:
 
 
 @pytest.mark.parametrize("size", [24, 40, 64])
-def test_a_legal_kernel_outside_the_ensemble_passes(size: int) -> None:
+def test_a_conforming_kernel_outside_the_ensemble_passes(size: int) -> None:
     contract = replace(CONTRACT, chunk_size=size)
     outsider = Emulator("held out", contract, BF16, stages=replace(RESIDUAL, solve=ROWWISE.solve))
     inputs = PROBLEM.inputs()
@@ -121,11 +121,11 @@ def test_an_allowance_of_zero_is_met_by_zero_only() -> None:
 def test_a_row_is_held_to_its_own_size() -> None:
     exact = torch.ones(100, 8, dtype=torch.float64)
     exact[0] *= 1e-6
-    legal = exact * (1 + 2.0**-9)
+    conforming = exact * (1 + 2.0**-9)
     allowed: Budget = budget(
-        exactly(exact), [legal], [legal] * 2, io=BF16, unit=BF16.unit, lost=0.0
+        exactly(exact), [conforming], [conforming] * 2, io=BF16, unit=BF16.unit, lost=0.0
     )
-    wiped = legal.clone()
+    wiped = conforming.clone()
     wiped[0] = 0
     found: ErrorStatistics = statistics(wiped - exact, exactly(exact), BF16)
     ratios = allowed.ratios(found)
@@ -137,13 +137,13 @@ def test_a_row_of_a_state_whose_past_has_decayed_is_held_to_what_is_left() -> No
     emulation = emulate(inputs, CONTRACT, BF16)
     held = standard_of(inputs, CONTRACT, BF16, emulation)
     truth, allowed = held.exact("final_state"), held.budgets["final_state"]
-    legal, *others = (
+    conforming, *others = (
         truth.error(run[1]) for run in (*emulation.rounded.values(), *emulation.drawn)
     )
-    wrong = legal.clone()
-    wrong[0, 1, 7] *= 4 * max(rms(other[0, 1, 7]) for other in others) / rms(legal[0, 1, 7])
+    wrong = conforming.clone()
+    wrong[0, 1, 7] *= 4 * max(rms(other[0, 1, 7]) for other in others) / rms(conforming[0, 1, 7])
     assert (
-        allowed.ratios(allowed.measure(legal, truth))["row"]
+        allowed.ratios(allowed.measure(conforming, truth))["row"]
         < 1
         < allowed.ratios(allowed.measure(wrong, truth))["row"]
     )
@@ -161,7 +161,7 @@ def test_the_margin_is_wide_for_a_single_rounding_and_narrow_for_many() -> None:
     assert narrow.rms < 1.1
 
 
-def rows_over_budget(legal: int) -> int:
+def rows_over_budget(conforming: int) -> int:
     """How many of so many legal runs have a row over budget,
     where every row hangs on a single rounding.
     """
@@ -180,7 +180,7 @@ def rows_over_budget(legal: int) -> int:
         unit=0.0,
         lost=0.0,
     )
-    found = [held.measure(run() - exact, exactly(exact)) for _ in range(legal)]
+    found = [held.measure(run() - exact, exactly(exact)) for _ in range(conforming)]
     return sum(bool((held.row_ratios(one) > 1).any()) for one in found)
 
 
@@ -188,7 +188,7 @@ def untypical(draws: list[ErrorStatistics]) -> torch.Tensor:
     return torch.zeros_like(draws[0].rows)
 
 
-def test_no_row_is_held_to_the_luck_it_had_in_all_of_the_draws(
+def test_no_row_is_held_to_the_variation_it_had_in_all_of_the_draws(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = rows_over_budget(100)

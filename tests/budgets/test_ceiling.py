@@ -103,7 +103,7 @@ def test_it_contains_runs_that_are_cut_and_resumed(name: str) -> None:
         assert max(used(run, enclosed(inputs), ceilings).values()) <= 1
 
 
-def test_it_contains_a_legal_kernel_that_is_in_no_ensemble() -> None:
+def test_it_contains_a_conforming_kernel_that_is_in_no_ensemble() -> None:
     contract = replace(contract_from_name("chunk64-bf16"), chunk_size=40)
     inputs = PROBLEM.inputs()
     run = Emulator("held out", contract, FORMATS["bf16"], stages=RESIDUAL).run(inputs)

@@ -39,7 +39,7 @@ MEANINGLESS = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_preset_is_named_as_it_was_asked_for(name: str) -> None:
+def test_a_preset_is_named_as_it_was_tested_for(name: str) -> None:
     assert contract_from_name(name).name == name
 
 

@@ -63,8 +63,8 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 def test_without_roundings_a_design_is_the_definition_there_and_back(
     design: Design, changes: dict[str, Any]
 ) -> None:
-    asked = problem(**changes)
-    x, given = asked.inputs(), cotangents(asked, "both")
+    tested = problem(**changes)
+    x, given = tested.inputs(), cotangents(tested, "both")
     for found, wanted in zip(chunk(x, stages=design.stages), recurrence(x), strict=True):
         assert apart(found, wanted) < 1e-12
     back = chunk_backward(x, given, stages=design.stages, backward=design.backward).named()
@@ -84,14 +84,14 @@ def test_decay_along_the_value_axis_is_not_the_definition() -> None:
 
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=lambda design: design.name)
 def test_every_mailbox_is_stored_once_a_chunk(design: Design) -> None:
-    asked = problem(K=12)
+    tested = problem(K=12)
     seen = Counter[str]()
 
     def store(name: str, tensor: Tensor) -> Tensor:
         seen[name] += 1
         return tensor
 
-    x, chunks = asked.inputs(), 2
+    x, chunks = tested.inputs(), 2
     chunk(x, arithmetic=Arithmetic(store=store), stages=design.stages)
     assert {mailbox.name: seen[mailbox.name] for mailbox in design.mailboxes} == dict.fromkeys(
         (m.name for m in design.mailboxes), chunks
@@ -100,7 +100,7 @@ def test_every_mailbox_is_stored_once_a_chunk(design: Design) -> None:
     back = Arithmetic(store=store)
     chunk_backward(
         x,
-        cotangents(asked, "both"),
+        cotangents(tested, "both"),
         arithmetic=back,
         stages=design.stages,
         backward=design.backward,

@@ -96,7 +96,7 @@ def test_gradients_are_kept_for_their_own_cotangents() -> None:
 
 def test_another_question_is_not_answered() -> None:
     inputs, errors = PROBLEM.inputs(), dict[str, EnsembleErrors]()
-    asked = [
+    tested = [
         EnsembleCache(inputs, CONTRACT, BF16),
         EnsembleCache(replace(inputs, scale=0.5), CONTRACT, BF16),
         EnsembleCache(inputs, replace(CONTRACT, chunk_size=32), BF16),
@@ -110,10 +110,10 @@ def test_another_question_is_not_answered() -> None:
         calls.append("computed")
         return errors
 
-    for question in (*asked, *asked):
+    for question in (*tested, *tested):
         question.of("float64", compute)
-    asked[0].of("balls", compute)
-    assert len(calls) == len(asked) + 1
+    tested[0].of("balls", compute)
+    assert len(calls) == len(tested) + 1
 
 
 def test_other_source_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_other_source_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 2
 
 
-def test_a_damaged_file_is_computed_anew(folder: Path) -> None:
+def test_a_damaged_file_is_computed_again(folder: Path) -> None:
     run, calls = counted()
     first = standard(PROBLEM.inputs(), CONTRACT, BF16, run)
     (path,) = folder.glob("*" + SUFFIX)

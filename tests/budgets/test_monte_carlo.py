@@ -21,7 +21,7 @@ from kdaverify.budgets.solves import by_library, by_rows
 from kdaverify.budgets.standard import standard
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.checks.recheck import fresh
-from kdaverify.faults.legal import backwards
+from kdaverify.faults.conforming_kernels import backwards
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk
 

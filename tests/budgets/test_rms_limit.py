@@ -13,7 +13,7 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
-from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
+from kdaverify.budgets.rms_limit import sharp_rms, were_favourable
 from kdaverify.budgets.standard import standard
 from kdaverify.problems import Problem
 
@@ -54,8 +54,8 @@ def test_exact_and_overflowing_draws_say_nothing(draws: list[float]) -> None:
     assert math.isinf(sharp_rms([0.0], draws, 1.0))
 
 
-def test_legal_kernels_were_lucky_where_random_roundings_are_worse() -> None:
-    assert were_lucky([0.1, 0.5], QUIET) and not were_lucky([0.5, 0.9], QUIET)
+def test_conforming_kernels_were_favourable_where_random_roundings_are_worse() -> None:
+    assert were_favourable([0.1, 0.5], QUIET) and not were_favourable([0.5, 0.9], QUIET)
 
 
 def test_on_a_problem_of_ordinary_size_a_new_draw_passes_and_30_per_cent_more_does_not() -> None:
@@ -71,7 +71,9 @@ def test_on_a_problem_of_ordinary_size_a_new_draw_passes_and_30_per_cent_more_do
     assert torch.tensor(allowed.peers).min() > 0
 
 
-def test_an_output_scaled_by_little_is_told_by_its_bias_where_its_rms_is_within_budget() -> None:
+def test_an_output_scaled_by_little_is_reported_by_its_bias_where_its_rms_is_within_budget() -> (
+    None
+):
     inputs = ORDINARY.inputs()
     emulation = emulate(inputs, CONTRACT, BF16)
     held = standard(inputs, CONTRACT, BF16, emulation)
@@ -81,6 +83,6 @@ def test_an_output_scaled_by_little_is_told_by_its_bias_where_its_rms_is_within_
         *MonteCarloArithmetic(CONTRACT, BF16).run(inputs, seed=99),
     ):
         assert allowed.ratios(allowed.measure(truth.error(final), truth))["bias"] < 1
-    legal = emulation.rounded["library order"][1]
-    ratios = allowed.ratios(allowed.measure(truth.error(legal * (1 + 2.0**-9)), truth))
+    conforming = emulation.rounded["library order"][1]
+    ratios = allowed.ratios(allowed.measure(truth.error(conforming * (1 + 2.0**-9)), truth))
     assert ratios["bias"] > 1

@@ -30,7 +30,7 @@ from oracles.chunk import chunk
 from oracles.chunk_backward import chunk_backward
 from oracles.recurrence import recurrence
 
-ASKED = Problem(
+TESTED = Problem(
     B=1,
     T=130,
     H=1,
@@ -46,7 +46,7 @@ ASKED = Problem(
     value="normal",
     seed=3,
 )
-NARROW = ASKED.replace(T=70, K=8, V=6)
+NARROW = TESTED.replace(T=70, K=8, V=6)
 
 
 CHUNK = 64
@@ -61,8 +61,8 @@ def off(found: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("gates", ["head", "none"])
 @pytest.mark.parametrize("gate", ["log-sigmoid", "one-token-hard-reset", "bound-100"])
 def test_in_exact_arithmetic_it_is_the_recurrence(gates: str, gate: str) -> None:
-    asked = NARROW.replace(gates=gates, gate="zero" if gates == "none" else gate, dtype="fp32")
-    x, loss = asked.inputs(), cotangents(asked, "both")
+    tested = NARROW.replace(gates=gates, gate="zero" if gates == "none" else gate, dtype="fp32")
+    x, loss = tested.inputs(), cotangents(tested, "both")
     for stages in (scalar_decay.FORWARD, scalar_decay.RESIDUAL):
         for found, exact in zip(chunk(x, stages=stages), recurrence(x), strict=True):
             assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
@@ -122,12 +122,12 @@ def precision(dtype: str, depth: float) -> float:
 def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
     dtype: str, gate: str
 ) -> None:
-    asked, contract, io = (
+    tested, contract, io = (
         NARROW.replace(dtype=dtype, gate=gate),
         declared_contract("gdn64", dtype),
         FORMATS[dtype],
     )
-    x, loss = asked.inputs(), cotangents(asked, "both")
+    x, loss = tested.inputs(), cotangents(tested, "both")
     made, back = emulate(x, contract, io), emulate_gradients(x, loss, contract, io)
     exact, dg = recurrence(x), adjoint(x, loss).dg
     depth = max(float(-part.cumsum(1).min()) for part in x.g.split(CHUNK, 1))
@@ -182,8 +182,12 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     fla = find("fla-gdn")
     if reason := fla.missing():
         pytest.skip(reason)
-    asked, io, contract = ASKED.replace(gate=gate, dtype=dtype), FORMATS[dtype], fla.contract(dtype)
-    x, loss = asked.inputs(), cotangents(asked, "both")
+    tested, io, contract = (
+        TESTED.replace(gate=gate, dtype=dtype),
+        FORMATS[dtype],
+        fla.contract(dtype),
+    )
+    x, loss = tested.inputs(), cotangents(tested, "both")
     house = housed(fla, "fla-gdn", limits=Limits())
     try:
         made, found = house.forward(x.copied()), house.gradients(x.copied(), loss).named()

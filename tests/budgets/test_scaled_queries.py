@@ -31,16 +31,18 @@ def used(held: Reference, name: str, output: Tensor) -> float:
 
 
 @pytest.mark.parametrize("form", ["chunk64-bf16", "recurrent-bf16"])
-def test_queries_stored_with_the_scale_in_them_are_legal_where_that_is_declared(form: str) -> None:
+def test_queries_stored_with_the_scale_in_them_are_conforming_where_that_is_declared(
+    form: str,
+) -> None:
     """With one token's memory alone left, o hangs on q k^T, whose terms cancel in some rows."""
     x = PROBLEM.replace(T=120, gate="huge", state="asymmetric", seed=7).inputs()
     free, declared = contract_from_name(form), contract_from_name(f"{form}[scale:in-q]")
     o, final = ensemble(free, BF16)[0].run(fold_scale(x))
-    strict, legal = (
+    strict, conforming = (
         standard(x, contract, BF16, emulate(x, contract, BF16)) for contract in (free, declared)
     )
-    assert used(legal, "o", o) <= 1 < used(strict, "o", o)
-    assert used(legal, "final_state", final) <= 1
+    assert used(conforming, "o", o) <= 1 < used(strict, "o", o)
+    assert used(conforming, "final_state", final) <= 1
 
 
 def test_and_so_are_their_gradients() -> None:

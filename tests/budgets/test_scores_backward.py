@@ -115,8 +115,8 @@ def test_the_gates_gradient_errs_as_a_real_kernel_s_does_where_exponents_are_anc
         "value": "normal",
         "seed": 0,
     }
-    asked = Problem(B=1, T=4096, dtype=dtype, gate=gate, key=key, **common)  # pyright: ignore[reportArgumentType]
-    call, loss = asked.inputs(), cotangents(asked, "both")
+    tested = Problem(B=1, T=4096, dtype=dtype, gate=gate, key=key, **common)  # pyright: ignore[reportArgumentType]
+    call, loss = tested.inputs(), cotangents(tested, "both")
     contract = replace(preset("fla", dtype), anchored=True)
     member = next(
         member for member in backward_members(contract, FORMATS[dtype]) if member.name == MEMBER

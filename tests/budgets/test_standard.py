@@ -51,21 +51,21 @@ def problem(dtype: Dtype, axes: dict[str, Any]) -> Problem:
     return Problem(B=1, T=70, H=1, HV=1, K=4, V=4, dtype=dtype, seed=3, **axes)
 
 
-def held(asked: Problem) -> Reference:
+def held(tested: Problem) -> Reference:
     inputs, contract, io = (
-        asked.inputs(),
-        contract_from_name(CONTRACTS[asked.dtype]),
-        FORMATS[asked.dtype],
+        tested.inputs(),
+        contract_from_name(CONTRACTS[tested.dtype]),
+        FORMATS[tested.dtype],
     )
     return standard(inputs, contract, io, emulate(inputs, contract, io))
 
 
 @pytest.mark.parametrize("dtype", CONTRACTS)
 def test_terms_that_cancel_demand_nothing(dtype: Dtype) -> None:
-    asked = problem(dtype, OVERWRITTEN)
-    proven = recurrence(asked.inputs(), bits=200)
+    tested = problem(dtype, OVERWRITTEN)
+    proven = recurrence(tested.inputs(), bits=200)
     assert bool(proven.final_state.zero.any()), "the question is another one: nothing cancels"
-    found = held(asked)
+    found = held(tested)
     assert not bool(found.exact("o").zero.any()) and not bool(found.exact("final_state").zero.any())
 
 
@@ -77,31 +77,31 @@ def test_nothing_to_add_demands_zeros(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", CONTRACTS)
 @pytest.mark.parametrize("axes", [OVERWRITTEN, SILENT], ids=["overwritten", "silent"])
-def test_a_legal_kernel_passes_both(dtype: Dtype, axes: dict[str, Any]) -> None:
+def test_a_conforming_kernel_passes_both(dtype: Dtype, axes: dict[str, Any]) -> None:
     assert {outcome.status for outcome in forward(find("eager"), problem(dtype, axes))} == {
         Status.PASS
     }
 
 
 def test_the_chunk_form_does_leave_a_rest_where_terms_cancel() -> None:
-    asked = Problem.from_json(
+    tested = Problem.from_json(
         '{"B":1,"H":1,"HV":2,"K":8,"T":3,"V":1,"beta":"one","dtype":"bf16","gate":"mixed","key":"one-hot","op":"kda","seed":0,'
         '"state":"random","value":"zero"}'
     )
-    inputs = asked.inputs()
+    inputs = tested.inputs()
     final = execute(find("eager"), inputs, ("final_state",)).outputs["final_state"]
     assert bool((final[recurrence(inputs, bits=200).final_state.zero] != 0).any())
-    assert {outcome.status for outcome in forward(find("eager"), asked)} == {Status.PASS}
+    assert {outcome.status for outcome in forward(find("eager"), tested)} == {Status.PASS}
 
 
 @pytest.mark.parametrize(("dtype", "extra"), [("fp32", 0), ("fp64", 53 - 24)])
 def test_balls_get_a_bit_for_every_bit_of_the_contract_beyond_fp32(
     dtype: Dtype, extra: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    tested: list[int] = []
 
     def recording(*args: Any, extra_bits: int, **options: Any) -> Any:
-        asked.append(extra_bits)
+        tested.append(extra_bits)
         return certify(*args, extra_bits=extra_bits, **options)
 
     monkeypatch.setattr(held_against, "certify", recording)
@@ -117,7 +117,7 @@ def test_balls_get_a_bit_for_every_bit_of_the_contract_beyond_fp32(
             },
         ).replace(T=6)
     )
-    assert asked == [extra]
+    assert tested == [extra]
 
 
 PACK = Problem(
@@ -138,10 +138,10 @@ PACK = Problem(
 )
 
 
-def gradients_held(asked: Problem, emulation: GradientEmulation | None = None) -> Reference:
+def gradients_held(tested: Problem, emulation: GradientEmulation | None = None) -> Reference:
     inputs, given, contract, io = (
-        asked.inputs(),
-        cotangents(asked, "both"),
+        tested.inputs(),
+        cotangents(tested, "both"),
         contract_from_name("chunk64-bf16"),
         FORMATS["bf16"],
     )

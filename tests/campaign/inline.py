@@ -41,12 +41,12 @@ class InlineEngine(Engine):
 
     def __init__(self, orders: Orders, losses: Sequence[int] = ()) -> None:
         self._worker, self._losses = Worker(orders), losses
-        self.asked: list[tuple[Task, bool]] = []
+        self.tested: list[tuple[Task, bool]] = []
 
     def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
         del place
-        self.asked.append((task, apart))
-        return len(self.asked) - 1
+        self.tested.append((task, apart))
+        return len(self.tested) - 1
 
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
         return pending
@@ -55,13 +55,13 @@ class InlineEngine(Engine):
         assert isinstance(done, int)
         if done in self._losses:
             raise WorkerLostError("killed")
-        return self._worker.answer(self.asked[done][0])
+        return self._worker.answer(self.tested[done][0])
 
     def close(self) -> None:
         self._worker.end()
 
 
-def told(path: Path) -> list[str]:
+def reported(path: Path) -> list[str]:
     """What a record says, whatever the order of its cases and however long each took."""
     return sorted(
         verdict.model_dump_json(exclude={"duration_s"}) for verdict in read(path).verdicts

@@ -20,7 +20,7 @@ def drawn() -> tuple[SuiteTest, ...]:
     return questions(find("eager"), "smoke", drawn=True)
 
 
-def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
+def test_every_suite_is_tested_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
     fixed = questions(find("eager"), "smoke", drawn=False)
     # eager has no variants: the suite of options asks nothing of it.
     suites = shipped() - {"options"}

@@ -29,13 +29,13 @@ def test_a_lost_task_is_done_again_and_every_answer_comes_once(orders: Orders) -
     engine = InlineEngine(orders, losses=(0,))
     answers = [answer for _, answer in dispatch(engine, iter(TASKS))]
     assert [answer.verdicts()[0].status.value for answer in answers] == ["PASS", "PASS"]
-    assert [apart for _, apart in engine.asked] == [False, False, False]
+    assert [apart for _, apart in engine.tested] == [False, False, False]
 
 
 def test_a_task_that_costs_two_workers_gets_a_process_for_its_kernel(orders: Orders) -> None:
     engine = InlineEngine(orders, losses=(0, 1))
     assert [answer.trouble for _, answer in dispatch(engine, iter(TASKS[:1]))] == [""]
-    assert [apart for _, apart in engine.asked] == [False, False, True]
+    assert [apart for _, apart in engine.tested] == [False, False, True]
 
 
 def test_a_task_that_costs_three_is_given_up_and_said_so(orders: Orders) -> None:

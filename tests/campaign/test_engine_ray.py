@@ -10,7 +10,7 @@ import pytest
 from kdaverify.campaign.engine import EngineError
 from kdaverify.campaign.run import CampaignRun
 from kdaverify.campaign.task import Orders
-from tests.campaign.inline import FATAL, InlineEngine, told
+from tests.campaign.inline import FATAL, InlineEngine, reported
 from tests.test_package import imported_by
 
 pytestmark = pytest.mark.whole_run
@@ -42,7 +42,7 @@ def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(
         there.ask(engine, lambda _: None)
     assert not there.tally.trouble
     assert not (tmp_path / "fatal").exists() and not ray.is_initialized()
-    assert told(tmp_path / "there.jsonl") == told(tmp_path / "here.jsonl")
+    assert reported(tmp_path / "there.jsonl") == reported(tmp_path / "here.jsonl")
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
         RayEngine(Orders({}, "smoke", 0, str(tmp_path)), places=1)
 
 
-def test_only_the_engine_that_is_asked_for_imports_ray() -> None:
+def test_only_the_engine_that_is_tested_for_imports_ray() -> None:
     assert "ray" not in imported_by(
         "import kdaverify.cli.campaign, kdaverify.campaign.run, kdaverify.campaign.engine_local"
     )

@@ -18,7 +18,7 @@ from kdaverify.campaign.worker import CampaignSubject
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import names_of
 from kdaverify.verdicts.record import RecordError
-from tests.campaign.inline import FATAL, InlineEngine, told
+from tests.campaign.inline import FATAL, InlineEngine, reported
 from tests.rows import row
 
 pytestmark = pytest.mark.whole_run
@@ -67,7 +67,7 @@ def test_a_campaign_cut_off_at_any_byte_ends_in_the_same_record(
     content, record = whole.read_bytes(), tmp_path / "r.jsonl"
     record.write_bytes(content[: int(left * len(content))])
     ran(orders, record)
-    assert told(record) == told(whole)
+    assert reported(record) == reported(whole)
 
 
 def test_a_campaign_of_fewer_cases_goes_on_to_more(
@@ -76,7 +76,7 @@ def test_a_campaign_of_fewer_cases_goes_on_to_more(
     record = tmp_path / "r.jsonl"
     ran(orders, record, cases=3)
     ran(orders, record)
-    assert told(record) == told(whole)
+    assert reported(record) == reported(whole)
 
 
 def test_two_processes_one_of_which_is_killed_give_the_same_record(
@@ -87,7 +87,7 @@ def test_two_processes_one_of_which_is_killed_give_the_same_record(
     with LocalEngine(orders, places=2) as engine:
         run.ask(engine, lambda _: None)
     assert not (folder / "fatal").exists()
-    assert told(tmp_path / "r.jsonl") == told(whole)
+    assert reported(tmp_path / "r.jsonl") == reported(whole)
 
 
 def test_the_record_of_another_run_is_refused(folder: Path, orders: Orders, whole: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_failure_is_made_smaller_as_the_suites_would(folder: Path) -> None:
     assert all('"T":10,' in verdict.problem and '"K":1,' in verdict.problem for verdict in found)
 
 
-def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order() -> None:
+def test_failures_of_one_kind_are_reported_once_by_the_cheapest_whatever_their_order() -> None:
     solve = [
         row(
             Status.FAIL,

@@ -45,7 +45,7 @@ class Planted(Adapter):
         return "planted"
 
 
-def legal(
+def conforming(
     x: Inputs,
     contract: Contract,
     io: Format,
@@ -72,7 +72,7 @@ def rounded_decay(x: Inputs, contract: Contract, io: Format) -> Outputs:
     def exp(exponent: Tensor) -> Tensor:
         return BF16.round(exponent.exp())
 
-    return legal(x, contract, io, exp=exp)
+    return conforming(x, contract, io, exp=exp)
 
 
 def rounded_gate_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -83,11 +83,11 @@ def rounded_gate_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
         c.G = BF16.round(c.G)
 
     given = replace(x, g=BF16.round(x.g)) if contract.form == "recurrent" else x
-    return legal(given, contract, io, stages=tables(cumsum=cumsum))
+    return conforming(given, contract, io, stages=tables(cumsum=cumsum))
 
 
 def carried_in(fmt: Format) -> Kernel:
-    return lambda x, contract, io: legal(
+    return lambda x, contract, io: conforming(
         x, contract, io, also=lambda name, t: fmt.round(t) if name == "S" else t
     )
 
@@ -97,7 +97,7 @@ def carried_in_fewer_bits(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
 
 def checkpoint_in_bf16(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    o, final = legal(x, contract, io)
+    o, final = conforming(x, contract, io)
     return o, BF16.round(final)
 
 
@@ -113,7 +113,7 @@ def residual_in_bf16(x: Inputs, contract: Contract, io: Format) -> Outputs:
             + c.dot(c.kg.transpose(-1, -2), c.v_new),
         )
 
-    return legal(
+    return conforming(
         x,
         contract,
         io,
@@ -129,27 +129,27 @@ def on_units_of(fmt: Format) -> Dot:
 
 def narrow_operands(x: Inputs, contract: Contract, io: Format) -> Outputs:
     narrow = NARROWER[io.name if contract.form == "recurrent" else contract.operands.name]
-    return legal(x, contract, io, dot=on_units_of(narrow))
+    return conforming(x, contract, io, dot=on_units_of(narrow))
 
 
 def beta_in_bf16(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    return legal(replace(x, beta=BF16.round(x.beta)), contract, io)
+    return conforming(replace(x, beta=BF16.round(x.beta)), contract, io)
 
 
 def dead_zone(x: Inputs, contract: Contract, io: Format) -> Outputs:
     """Values below 1e-6 taken for 0."""
-    return legal(replace(x, v=x.v.masked_fill(x.v.abs() < 1e-6, 0.0)), contract, io)
+    return conforming(replace(x, v=x.v.masked_fill(x.v.abs() < 1e-6, 0.0)), contract, io)
 
 
 def clamped_exponents(x: Inputs, contract: Contract, io: Format) -> Outputs:
     def exp(exponent: Tensor) -> Tensor:
         return torch.where(exponent.isneginf(), 0.0, exponent.clamp(min=-20).exp())
 
-    return legal(x, contract, io, exp=exp)
+    return conforming(x, contract, io, exp=exp)
 
 
 def clamped_gates(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    return legal(replace(x, g=x.g.clamp(min=-80)), contract, io)
+    return conforming(replace(x, g=x.g.clamp(min=-80)), contract, io)
 
 
 def infinite_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -158,7 +158,7 @@ def infinite_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
     def cumsum(c: Chunk) -> None:
         c.G, c.resets = c.store("G", c.tokens.g.cumsum(-2)), None
 
-    return legal(x, contract, io, stages=tables(cumsum=cumsum))
+    return conforming(x, contract, io, stages=tables(cumsum=cumsum))
 
 
 def last_gate_lost(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -172,11 +172,11 @@ def last_gate_lost(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
     if contract.form == "recurrent":
         x = replace(x, g=torch.cat((x.g[:, :-1], torch.zeros_like(x.g[:, -1:])), dim=1))
-    return legal(x, contract, io, stages=tables(cumsum=cumsum))
+    return conforming(x, contract, io, stages=tables(cumsum=cumsum))
 
 
 def factors_from_the_start(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    return legal(x, contract, io, stages=tables(scores=exp_of_minus_cumsum))
+    return conforming(x, contract, io, stages=tables(scores=exp_of_minus_cumsum))
 
 
 def doubling(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -186,7 +186,7 @@ def doubling(x: Inputs, contract: Contract, io: Format) -> Outputs:
     def solve(c: Chunk) -> None:
         c.R = c.store("R", by_neumann(c.Akk, on_units_of(unit)))
 
-    return legal(x, contract, io, stages=tables(solve=solve))
+    return conforming(x, contract, io, stages=tables(solve=solve))
 
 
 def diagonal_blocks_only(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -197,14 +197,14 @@ def diagonal_blocks_only(x: Inputs, contract: Contract, io: Format) -> Outputs:
         block = torch.arange(c.Akk.shape[-1]) // SUB_BLOCK
         c.Akk = c.Akk * (block[:, None] == block)
 
-    return legal(x, contract, io, stages=tables(scores=scores))
+    return conforming(x, contract, io, stages=tables(scores=scores))
 
 
 def zero_differences_dropped(x: Inputs, contract: Contract, io: Format) -> Outputs:
     def exp(exponent: Tensor) -> Tensor:
         return torch.where(exponent < 0, exponent.exp(), 0.0)
 
-    return legal(x, contract, io, exp=exp)
+    return conforming(x, contract, io, exp=exp)
 
 
 def one_row_tail_skips_the_state(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -215,18 +215,18 @@ def one_row_tail_skips_the_state(x: Inputs, contract: Contract, io: Format) -> O
         short = c.tokens.valid.sum(-1) == 1
         c.w = c.w.masked_fill(short[:, None, None, None], 0.0)
 
-    return legal(x, contract, io, stages=tables(wy=wy))
+    return conforming(x, contract, io, stages=tables(wy=wy))
 
 
 def empty_sequences_zeroed(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    o, final = legal(x, contract, io)
+    o, final = conforming(x, contract, io)
     empty = torch.tensor([length == 0 for length in x.lengths])
     return o, final.masked_fill(empty[:, None, None, None], 0.0)
 
 
 def states_of_the_neighbour(x: Inputs, contract: Contract, io: Format) -> Outputs:
     """Empty sequences return the final state of the sequence before them."""
-    o, final = legal(x, contract, io)
+    o, final = conforming(x, contract, io)
     empty = torch.tensor([length == 0 for length in x.lengths])
     return o, torch.where(empty[:, None, None, None], final.roll(1, 0), final)
 

@@ -23,7 +23,7 @@ from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.stages import Named
 from tests.checks import staged
 from tests.checks.staged import Change, Fault, Staged, changed
-from tests.checks.test_stages import GATES, LEGAL, problem
+from tests.checks.test_stages import CONFORMING, GATES, problem
 from tests.oracles.test_backward_stages import FAULTS, exp_of_the_unmasked_upper_triangle
 
 
@@ -75,7 +75,7 @@ PLANTED: dict[str, tuple[str, BackwardStages | tuple[str, Change], dict[str, Any
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_told_of_its_stage_alone(name: str) -> None:
+def test_a_planted_fault_is_reported_of_its_stage_alone(name: str) -> None:
     wanted, fault, changes = PLANTED[name]
     found = backward_stages(StagedBackward(name, fault), problem(**{"gate": "slow", **changes}))
     assert {outcome.status for outcome in found} <= {Status.PASS, Status.FAIL, Status.NONFINITE}
@@ -85,21 +85,21 @@ def test_a_planted_fault_is_told_of_its_stage_alone(name: str) -> None:
     assert all(outcome.message.startswith("stage ") for outcome in found)
 
 
-def test_of_a_wrong_gradient_the_forward_s_stages_are_asked_first() -> None:
+def test_of_a_wrong_gradient_the_forward_s_stages_are_tested_first() -> None:
     wrong = replace(BACKWARD, wy_bwd=FAULTS["R taken as constant"][1])
-    asked = problem(gate="slow")
-    assert first_wrong(StagedBackward("backward", wrong), asked, backward=True) == "wy_bwd"
-    assert first_wrong(StagedBackward("backward", wrong), asked) is None
+    tested = problem(gate="slow")
+    assert first_wrong(StagedBackward("backward", wrong), tested, backward=True) == "wy_bwd"
+    assert first_wrong(StagedBackward("backward", wrong), tested) is None
     both = StagedBackward("both", wrong, ("state", staged.h_transposed))
-    assert first_wrong(both, asked, backward=True) == "state"
+    assert first_wrong(both, tested, backward=True) == "state"
 
 
-@pytest.mark.parametrize("dtype", LEGAL)
+@pytest.mark.parametrize("dtype", CONFORMING)
 @pytest.mark.parametrize("gate", GATES)
-def test_legal_stages_pass(gate: str, dtype: str) -> None:
+def test_conforming_stages_pass(gate: str, dtype: str) -> None:
     for feed in FEEDS if gate == "mixed" else ("exact",):
         found = backward_stages(
-            find("eager"), problem(gate=gate, dtype=dtype, **LEGAL[dtype]), feed=feed
+            find("eager"), problem(gate=gate, dtype=dtype, **CONFORMING[dtype]), feed=feed
         )
         assert {outcome.status for outcome in found} == {Status.PASS}
         assert len(found) == sum(
@@ -125,23 +125,23 @@ class Fused(StagedBackward):
 
 
 def test_fused_stages_are_judged_as_one_and_say_which_tensor_is_off() -> None:
-    asked = problem(gate="slow")
-    assert first_wrong(Fused("fused"), asked, backward=True) is None
+    tested = problem(gate="slow")
+    assert first_wrong(Fused("fused"), tested, backward=True) is None
     constant = replace(BACKWARD, wy_bwd=FAULTS["R taken as constant"][1])
-    assert first_wrong(Fused("fused", constant), asked, backward=True) == "wy_dqkg (dAkk)"
+    assert first_wrong(Fused("fused", constant), tested, backward=True) == "wy_dqkg (dAkk)"
 
 
 @pytest.mark.parametrize("feed", FEEDS)
 def test_undefined_regions_are_neither_read_nor_judged(feed: Feed) -> None:
     for name in ("dA", "wy_bwd"):
-        legal = StagedBackward("undefined", (name, staged.upper_left_undefined))
-        assert {outcome.status for outcome in backward_stages(legal, problem(), feed=feed)} == {
-            Status.PASS
-        }
+        conforming = StagedBackward("undefined", (name, staged.upper_left_undefined))
+        assert {
+            outcome.status for outcome in backward_stages(conforming, problem(), feed=feed)
+        } == {Status.PASS}
 
 
 def test_what_cannot_be_judged_is_skipped_with_its_reason() -> None:
-    for adapter, asked, told in (
+    for adapter, tested, reported in (
         ("transformers-chunk", problem(dtype="fp32"), "no stage of the backward is exposed"),
         (
             "eager",
@@ -150,10 +150,10 @@ def test_what_cannot_be_judged_is_skipped_with_its_reason() -> None:
         ),
         ("eager", problem(lengths=(0, 0), T=3), "no token, no stage"),
     ):
-        assert [outcome.message for outcome in backward_stages(find(adapter), asked)] == [told]
+        assert [outcome.message for outcome in backward_stages(find(adapter), tested)] == [reported]
 
 
-def test_the_place_of_a_wrong_element_is_told() -> None:
+def test_the_place_of_a_wrong_element_is_reported() -> None:
     def spoil(x: StageArguments, written: dict[str, Tensor]) -> Named:
         dh = written["dh"].clone()
         dh[0, 2, 1, 3, 4] = 9.0

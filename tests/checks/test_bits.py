@@ -18,7 +18,7 @@ from tests.checks.lawbreakers import Call as Kernel
 SHAPE = (DENSE.B, DENSE.T, DENSE.HV, DENSE.V)
 
 
-def told(found: Tensor, wanted: Tensor) -> Outcome:
+def reported(found: Tensor, wanted: Tensor) -> Outcome:
     return exactly(
         "o",
         found != wanted,
@@ -31,17 +31,17 @@ def told(found: Tensor, wanted: Tensor) -> Outcome:
 
 def test_equal_bits_pass_and_say_how_many() -> None:
     same = torch.ones(SHAPE, dtype=torch.float64)
-    assert (told(same, same).status, told(same, same).message) == (
+    assert (reported(same, same).status, reported(same, same).message) == (
         Status.PASS,
         "o: exact in all 1008 elements",
     )
 
 
-def test_the_first_wrong_element_is_told_with_what_was_wanted() -> None:
+def test_the_first_wrong_element_is_reported_with_what_was_wanted() -> None:
     wanted = torch.ones(SHAPE, dtype=torch.float64)
     found = wanted.clone()
     found[1, 2, 3, 4], found[1, 3, 0, 0] = 1.5, 2.5
-    outcome = told(found, wanted)
+    outcome = reported(found, wanted)
     assert outcome.status is Status.FAIL
     assert "2 of 1008 elements are not exact" in outcome.message
     assert (
@@ -50,11 +50,11 @@ def test_the_first_wrong_element_is_told_with_what_was_wanted() -> None:
     )
 
 
-def test_an_element_that_is_no_number_is_told_before_one_that_is_wrong() -> None:
+def test_an_element_that_is_no_number_is_reported_before_one_that_is_wrong() -> None:
     wanted = torch.ones(SHAPE, dtype=torch.float64)
     found = wanted.clone()
     found[0, 0, 0, 0], found[1, 2, 3, 4] = 1.5, float("nan")
-    outcome = told(found, wanted)
+    outcome = reported(found, wanted)
     assert outcome.status is Status.NONFINITE
     assert "value head 3, column 4" in outcome.message and "got nan, wanted 1" in outcome.message
 
@@ -77,13 +77,13 @@ def test_a_factor_is_part_of_what_is_wanted() -> None:
 
 
 def test_the_first_relation_that_is_broken_ends_the_asking() -> None:
-    asked: list[str] = []
+    tested: list[str] = []
 
     def one(name: str, status: Status) -> list[Outcome]:
-        asked.append(name)
+        tested.append(name)
         return [Outcome(name, status, name)]
 
     plan = (("a", Status.PASS), ("b", Status.FAIL), ("c", Status.FAIL))
     assert [outcome.output for outcome in first_broken(one(*step) for step in plan)] == ["b"]
-    assert asked == ["a", "b"]
+    assert tested == ["a", "b"]
     assert [outcome.output for outcome in first_broken(one(*step) for step in plan[:1])] == ["a"]

@@ -31,13 +31,13 @@ def _others(profile: str) -> frozenset[Shape]:
     fixed = [ask for question in questions(RIGHT, profile, drawn=False) for ask in question.asks()]
     drawn = questions(RIGHT, profile, drawn=True)
     numbers = range(settings_for(profile).max_examples * len(drawn))
-    asked = [
+    tested = [
         *fixed,
         *(ask for seed in range(3) for number in numbers for ask in case(drawn, seed, number).asks),
     ]
     found = [
         (problem_from_json(ask.problem), PROPERTIES[ask.property].of_gradients)
-        for ask in asked
+        for ask in tested
         if ask.problem and ask.property not in NOT_THESE
     ]
     return frozenset(

@@ -47,7 +47,7 @@ def spoil(
     return compare("o", o, held, inputs)
 
 
-def test_a_legal_output_gets_an_a(
+def test_a_conforming_output_gets_an_a(
     pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
 ) -> None:
     inputs, held, o, final = pack
@@ -80,7 +80,7 @@ def test_one_zeroed_row_among_many_is_found_by_the_row_rule(
     assert comparison.statistic == "row"
 
 
-def test_a_non_finite_element_is_told_before_anything_else(
+def test_a_non_finite_element_is_reported_before_anything_else(
     pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
 ) -> None:
     comparison = spoil(pack, (0, 3, 0, 0), float("inf"))
@@ -140,7 +140,7 @@ def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(
     assert compare("o", exact + error * (1.05 / used), held, inputs).ratios["rms"] > 1
 
 
-def test_peers_are_how_much_more_a_kernel_errs_than_each_legal_one(
+def test_peers_are_how_much_more_a_kernel_errs_than_each_conforming_one(
     pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
 ) -> None:
     inputs, held, o, _ = pack
@@ -235,17 +235,17 @@ def test_the_headline_names_the_worst_statistic_and_not_a_mask(
     pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
 ) -> None:
     inputs, held, o, _ = pack
-    told = str(compare("o", 1.5 * o.double(), held, inputs))
+    reported = str(compare("o", 1.5 * o.double(), held, inputs))
     assert (
-        told.startswith("o: ")
-        and " error " in told.splitlines()[0]
-        and "elements differ" not in told
+        reported.startswith("o: ")
+        and " error " in reported.splitlines()[0]
+        and "elements differ" not in reported
     )
 
 
 def test_a_row_is_found_in_a_result_of_three_axes_too() -> None:
-    asked = PACK.replace(T=40, lengths=None, H=2, HV=4)
-    inputs, given = asked.inputs(), cotangents(asked, "both")
+    tested = PACK.replace(T=40, lengths=None, H=2, HV=4)
+    inputs, given = tested.inputs(), cotangents(tested, "both")
     held = gradient_standard(
         inputs, given, CONTRACT, BF16, emulate_gradients(inputs, given, CONTRACT, BF16)
     )

@@ -53,7 +53,7 @@ def rejected(adapter: Adapter, problem: Problem, law: Law, exponent: int = 0) ->
     ("dtype", "law"),
     [case for case in product(("fp64", "fp32", "bf16", "fp16"), LAWS) if case != ("fp16", "power")],
 )
-def test_legal_kernels_pass(dtype: str, law: Law) -> None:
+def test_conforming_kernels_pass(dtype: str, law: Law) -> None:
     for exponent in EXPONENTS[dtype][1:] if law == "power" else (0,):
         assert rejected(find("eager"), PACKED.replace(dtype=dtype), law, exponent) == {}
         if dtype != "fp64":
@@ -121,7 +121,7 @@ class Drifting(Staged):
         return replace(found, dg=found.dg * (1 + self.calls * 2.0**-23))
 
 
-def test_a_kernel_whose_sums_have_no_fixed_order_is_not_asked_for_bits() -> None:
+def test_a_kernel_whose_sums_have_no_fixed_order_is_not_tested_for_bits() -> None:
     (outcome,) = cotangent_linearity(Drifting(), DENSE, law="power", exponent=20)
     assert outcome.status is Status.SKIP and "same bits" in outcome.message
     assert rejected(Drifting(), DENSE, "sum") == {}
@@ -133,7 +133,7 @@ def test_forward_only_kernels_are_skipped_with_that_reason(law: Law) -> None:
     assert outcome.status is Status.SKIP and outcome.message.startswith("forward only")
 
 
-def test_powers_of_two_are_not_asked_of_a_format_whose_subnormals_are_near() -> None:
+def test_powers_of_two_are_not_tested_of_a_format_whose_subnormals_are_near() -> None:
     (outcome,) = cotangent_linearity(
         find("eager"), DENSE.replace(dtype="fp16"), law="power", exponent=-8
     )

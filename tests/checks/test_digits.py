@@ -69,8 +69,8 @@ def test_accurate_kernels_have_no_warning(adapter: Adapter, problem: Problem) ->
 def test_operands_of_16_bits_are_warned_of_at_half_their_digits(dtype: str, half: float) -> None:
     # How much of what a contract allows is lost depends on the order of sums, which is the CPU's:
     # of fp16 on one input in two.
-    asked = [fewer(EAGER, COHERENT.replace(dtype=dtype, seed=seed)) for seed in range(12)]
-    digits = [found for told in asked for found in told.values() if found is not None]
+    tested = [fewer(EAGER, COHERENT.replace(dtype=dtype, seed=seed)) for seed in range(12)]
+    digits = [found for reported in tested for found in reported.values() if found is not None]
     assert digits and all(found > half for found in digits)
 
 

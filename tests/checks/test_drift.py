@@ -58,7 +58,7 @@ BOTH = {"o": Status.PASS, "final_state": Status.PASS}
     [(state_in_bf16, 0.3, 0.8), (decay_in_bf16, 0.8, 1.2)],
     ids=["state", "decay"],
 )
-def test_a_narrow_carry_is_told_from_a_wide_one_by_its_slope(
+def test_a_narrow_carry_is_reported_from_a_wide_one_by_its_slope(
     faulty: Any, least: float, most: float
 ) -> None:
     growth = state(faulty, memory())
@@ -145,9 +145,9 @@ def test_routes_end_with_the_run_and_begin_six_octaves_before() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_has_a_route_for_interpreted_kernels_too(case: DriftCase) -> None:
     problem = case.problem("bf16")
-    for asked in (problem, shortened(problem)):
-        at = route(asked.T, case.way).at
-        assert at[-1] == asked.T and len(at) > 1 and asked.B >= 4
+    for tested in (problem, shortened(problem)):
+        at = route(tested.T, case.way).at
+        assert at[-1] == tested.T and len(at) > 1 and tested.B >= 4
 
 
 @pytest.mark.parametrize("tokens", [64, 4100])

@@ -59,10 +59,10 @@ class Changed(Eager):
         return self._change(super().gradients(inputs, cotangents))
 
 
-def rejected(adapter: Eager, problem: Problem = DENSE, **asked: Any) -> dict[str, str]:
+def rejected(adapter: Eager, problem: Problem = DENSE, **tested: Any) -> dict[str, str]:
     return {
         outcome.output: outcome.message
-        for outcome in gradcheck(adapter, problem, **asked)
+        for outcome in gradcheck(adapter, problem, **tested)
         if outcome.status.rejects
     }
 
@@ -86,12 +86,12 @@ def test_the_embedded_kernels_pass_on_every_input(name: str, problem: Problem, o
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_a_derivative_off_by_one_in_a_thousand_is_rejected_by_its_name(name: str) -> None:
     wrong = Changed(lambda found: replace(found, **{name: 1.001 * getattr(found, name)}))
-    told = rejected(wrong, PACKED)
-    assert set(told) == {name}
+    reported = rejected(wrong, PACKED)
+    assert set(reported) == {name}
     assert (
-        f"with respect to {GRADIENTS[name]}" in told[name]
-        and "numerical" in told[name]
-        and "Traceback" not in told[name]
+        f"with respect to {GRADIENTS[name]}" in reported[name]
+        and "numerical" in reported[name]
+        and "Traceback" not in reported[name]
     )
 
 

@@ -63,9 +63,9 @@ def test_autograd_passes_in_every_format(name: str, of: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_rejected_in_a_tensor_that_it_hits(fault: str) -> None:
     stage, wrong, hit = FAULTS[fault]
-    told = rejected(Staged(replace(BACKWARD, **{stage: wrong})))
+    reported = rejected(Staged(replace(BACKWARD, **{stage: wrong})))
     named = {"d_initial_state" if name == "dS_0" else name for name in hit}
-    assert told and told <= named
+    assert reported and reported <= named
 
 
 def _leaking(found: Gradients[Tensor]) -> Gradients[Tensor]:

@@ -24,8 +24,8 @@ def curve(
     return Curve(name, rms, bias * rms)
 
 
-def growth(kernel: Curve, *legal: Curve, lengths: tuple[int, ...] = LENGTHS) -> Growth:
-    return Growth("o", lengths, kernel, legal or (curve("legal", seed=1),), FORMATS["fp32"])
+def growth(kernel: Curve, *conforming: Curve, lengths: tuple[int, ...] = LENGTHS) -> Growth:
+    return Growth("o", lengths, kernel, conforming or (curve("legal", seed=1),), FORMATS["fp32"])
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, 0.65, 1.08])
@@ -37,14 +37,14 @@ def test_the_slope_is_the_power_of_the_law(slope: float) -> None:
     assert (found.ratios["slope"] > 1) is (slope > 0.05)
 
 
-def test_the_slope_is_taken_beside_the_legal_kernel_that_grows_fastest() -> None:
+def test_the_slope_is_taken_beside_the_conforming_kernel_that_grows_fastest() -> None:
     found = growth(
         curve("kernel", slope=0.5), curve("flat", size=1e-2), curve("steep", size=1e-4, slope=0.5)
     )
     assert found.slope == pytest.approx(0.0, abs=1e-9) and max(found.ratios.values()) <= 1
 
 
-def test_a_kernel_better_than_every_legal_one_cannot_drift() -> None:
+def test_a_kernel_better_than_every_conforming_one_cannot_drift() -> None:
     assert growth(curve("kernel", size=1e-6, slope=0.65)).ratios["slope"] == 0
     assert growth(curve("kernel", size=1e-4, slope=0.65)).ratios["slope"] > 1
 
@@ -54,17 +54,17 @@ def test_no_slope_is_judged_below_six_octaves() -> None:
     assert short.ratios["slope"] == 0 and short.ratios["level"] > 1
 
 
-def test_the_level_is_twice_the_worst_legal_error() -> None:
-    legal = curve("legal", seed=1), curve("other", size=5e-4)
-    assert growth(Curve("kernel", 1.9 * legal[0].rms, 0 * legal[0].rms), *legal).ratios[
-        "level"
-    ] == pytest.approx(0.95)
-    assert growth(Curve("kernel", 2.1 * legal[0].rms, 0 * legal[0].rms), *legal).ratios[
-        "level"
-    ] == pytest.approx(1.05)
+def test_the_level_is_twice_the_worst_conforming_error() -> None:
+    conforming = curve("legal", seed=1), curve("other", size=5e-4)
+    assert growth(
+        Curve("kernel", 1.9 * conforming[0].rms, 0 * conforming[0].rms), *conforming
+    ).ratios["level"] == pytest.approx(0.95)
+    assert growth(
+        Curve("kernel", 2.1 * conforming[0].rms, 0 * conforming[0].rms), *conforming
+    ).ratios["level"] == pytest.approx(1.05)
 
 
-def test_a_shared_error_is_a_bias_unless_legal_kernels_share_theirs() -> None:
+def test_a_shared_error_is_a_bias_unless_conforming_kernels_share_theirs() -> None:
     kernel = curve("kernel", bias=0.9)
     assert growth(kernel).bias == pytest.approx(0.9, abs=0.02) and growth(kernel).ratios["bias"] > 1
     assert growth(kernel, curve("legal", bias=-0.95)).ratios["bias"] <= 1
@@ -98,4 +98,4 @@ def test_pooled_parts_are_judged_as_one() -> None:
     assert rms.shape == (3 * SAMPLES, len(LENGTHS)) and torch.equal(
         rms[:SAMPLES], parts[0].kernel.rms
     )
-    assert whole.legal[0].rms.shape == rms.shape
+    assert whole.conforming[0].rms.shape == rms.shape

@@ -36,7 +36,7 @@ PACKED = DENSE.replace(T=5, lengths=(3, 0, 1), V=1, gate="mixed")
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("problem", [DENSE, PACKED], ids=["dense", "packed"])
-def test_legal_kernels_pass(dtype: str, problem: Problem) -> None:
+def test_conforming_kernels_pass(dtype: str, problem: Problem) -> None:
     for adapter in (find("eager"), Staged(dtype=dtype)):
         assert {outcome.status for outcome in jacobian(adapter, problem.replace(dtype=dtype))} == {
             Status.PASS
@@ -72,8 +72,8 @@ def test_rows_shifted_by_a_token_are_rejected_where_they_are(problem: Problem) -
 def test_a_planted_fault_is_rejected_in_a_tensor_that_it_hits(fault: str) -> None:
     stage, wrong, hit = FAULTS[fault]
     found = jacobian(Staged(replace(BACKWARD, **{stage: wrong})), DENSE)
-    told = {outcome.output for outcome in found if outcome.status.rejects}
-    assert told and told <= {*hit}
+    reported = {outcome.output for outcome in found if outcome.status.rejects}
+    assert reported and reported <= {*hit}
 
 
 def test_forward_only_kernels_are_skipped_with_that_reason() -> None:

@@ -17,7 +17,7 @@ from kdaverify.adapters.base import Adapter, Output
 from kdaverify.checks.laws.draws import law_problems
 from kdaverify.checks.laws.later_tokens import before
 from kdaverify.checks.laws.registry import LAWS
-from kdaverify.checks.laws.resample import drawn_anew
+from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
@@ -31,21 +31,23 @@ from oracles.inputs import Inputs
 from tests.checks.lawbreakers import ABSENT, BROKEN, DENSE, HEADS, PACKED, ZERO, Call, Wrong
 
 
-def asked(adapter: Adapter, law: str, problem: Problem) -> list[Outcome]:
+def tested(adapter: Adapter, law: str, problem: Problem) -> list[Outcome]:
     found = check("laws", adapter, problem, {"law": law})
     assert not any(outcome.status is Status.SKIP for outcome in found), found
     return found
 
 
 def rejected(adapter: Adapter, law: str, problem: Problem = DENSE) -> set[str]:
-    return {outcome.output for outcome in asked(adapter, law, problem) if outcome.status.rejects}
+    return {outcome.output for outcome in tested(adapter, law, problem) if outcome.status.rejects}
 
 
 def fitting(law: str) -> Problem:
-    return next(problem for problem in (DENSE, PACKED, HEADS) if LAWS[law].asked(problem) is None)
+    return next(
+        problem for problem in (DENSE, PACKED, HEADS) if LAWS[law].untestable(problem) is None
+    )
 
 
-def legal(impl: str, problem: Problem) -> Adapter:
+def conforming_ones(impl: str, problem: Problem) -> Adapter:
     """A conforming kernel of that name, for problems of as many gates."""
     right = copy.copy(find(impl))
     right.domain = Domain(gates=problem.gates)
@@ -54,10 +56,10 @@ def legal(impl: str, problem: Problem) -> Adapter:
 
 @pytest.mark.parametrize("impl", ["eager", "eager-recurrent"])
 @pytest.mark.parametrize("law", LAWS)
-def test_legal_kernels_keep_every_law(law: str, impl: str) -> None:
+def test_conforming_kernels_keep_every_law(law: str, impl: str) -> None:
     for dtype in ("fp32", "bf16"):
         problem = fitting(law).replace(dtype=dtype)
-        assert rejected(legal(impl, problem), law, problem) == set()
+        assert rejected(conforming_ones(impl, problem), law, problem) == set()
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -80,14 +82,16 @@ def test_calls_that_are_only_written_down_break_no_law(law: str) -> None:
 def test_kernels_of_fewer_gates_keep_every_law_that_is_theirs(law: str, gates: Gates) -> None:
     for plain in (DENSE, PACKED):
         problem = Domain(gates=gates).fit(plain.replace(gates=gates))
-        if LAWS[law].asked(problem) is None:
-            assert rejected(legal("eager", problem), law, problem) == set()
+        if LAWS[law].untestable(problem) is None:
+            assert rejected(conforming_ones("eager", problem), law, problem) == set()
 
 
 def test_the_laws_of_shared_gates_are_none_of_a_kernel_with_a_gate_for_every_channel() -> None:
     shared = ("rotated-channels", "shifted-gates", "permuted-heads")
-    assert {LAWS[law].asked(DENSE) for law in shared} == {"every key channel has a gate of its own"}
-    assert {LAWS[law].asked(HEADS) for law in shared} == {None}
+    assert {LAWS[law].untestable(DENSE) for law in shared} == {
+        "every key channel has a gate of its own"
+    }
+    assert {LAWS[law].untestable(HEADS) for law in shared} == {None}
 
 
 def sizes_of(x: Inputs) -> tuple[object, ...]:
@@ -104,8 +108,10 @@ def test_a_law_calls_nothing_but_what_it_says_a_kernel_must_support(law: str) ->
             return super().forward(inputs)
 
     problem = fitting(law).replace(H=2, HV=2)
-    outcomes = asked(Watched(gates=problem.gates), law, problem)
-    assert called <= {sizes_of(told.inputs()) for told in (problem, *LAWS[law].becomes(problem))}
+    outcomes = tested(Watched(gates=problem.gates), law, problem)
+    assert called <= {
+        sizes_of(reported.inputs()) for reported in (problem, *LAWS[law].becomes(problem))
+    }
     assert LAWS[law].judged == any(outcome.comparison is not None for outcome in outcomes)
 
 
@@ -139,9 +145,9 @@ def test_heads_are_repeated_where_every_one_has_its_own() -> None:
         )
 
 
-def test_what_is_drawn_anew_differs_at_every_seed() -> None:
+def test_what_is_drawn_again_differs_at_every_seed() -> None:
     own, nothing = DENSE.replace(seed=0), torch.zeros(DENSE.B, DENSE.T, dtype=torch.bool)
-    assert not torch.equal(drawn_anew(own, tokens=nothing).q, own.inputs().q)
+    assert not torch.equal(resampled(own, tokens=nothing).q, own.inputs().q)
 
 
 @pytest.mark.parametrize("name", ["dq", "dk", "dv", "dbeta", "dg"])
@@ -175,7 +181,7 @@ def test_rows_and_columns_that_nothing_writes_must_stay_zero() -> None:
     assert rejected(Wrong(wide), "padded-keys") == {"final_state"}
 
 
-def test_only_bits_that_every_legal_kernel_keeps_are_demanded() -> None:
+def test_only_bits_that_every_conforming_kernel_keeps_are_demanded() -> None:
     """A power of two makes outputs subnormal here, which a unit may flush."""
 
     def flushes(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
@@ -251,23 +257,25 @@ def test_an_unknown_law_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_what_is_drawn_for_a_law_can_be_asked_of_it(law: str) -> None:
+def test_what_is_drawn_for_a_law_can_be_tested_of_it(law: str) -> None:
     found: list[Problem] = []
     gates = fitting(law).gates
     bounds: Bounds = {"max_cost": 0.1, "widths": (), "domain": Domain(gates=gates)}
 
     @seed(1)
     @settings(settings_for("smoke", fixed=True), max_examples=3)
-    @given(problem=law_problems(LAWS[law], legal("eager", fitting(law)), "bf16", bounds))
+    @given(problem=law_problems(LAWS[law], conforming_ones("eager", fitting(law)), "bf16", bounds))
     def take(problem: Problem) -> None:
         found.append(problem)
 
     take()
-    assert found and all(LAWS[law].asked(problem) is None and problem.T >= 3 for problem in found)
+    assert found and all(
+        LAWS[law].untestable(problem) is None and problem.T >= 3 for problem in found
+    )
     assert all(cost(problem) <= (0.1 / 16 if LAWS[law].judged else 0.1) for problem in found)
 
 
-def test_a_kernel_of_one_scale_without_packs_is_asked_what_it_takes() -> None:
+def test_a_kernel_of_one_scale_without_packs_is_tested_what_it_takes() -> None:
     @kv.kernel(name="fixed", contract="chunk64-fp32", dtypes=("fp32",))
     def fixed(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
         raise AssertionError("never asked")

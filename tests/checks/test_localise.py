@@ -32,20 +32,20 @@ NEUMANN = tables(solve=staged.truncated_neumann)
 @pytest.mark.parametrize("name", [name for name in FAULTS if name != UNSEEN])
 def test_of_a_planted_fault_that_fails_end_to_end_the_stage_is_named(name: str) -> None:
     wanted, fault, changes = FAULTS[name]
-    asked = problem(dtype="fp32", **changes)
+    tested = problem(dtype="fp32", **changes)
     assert any(
-        outcome.status.rejects for outcome in check("forward", Staged(name, fault), asked, {})
+        outcome.status.rejects for outcome in check("forward", Staged(name, fault), tested, {})
     )
-    found = localise(Staged(name, fault), asked, "forward", {})
-    assert found.stage == wanted and found.told.startswith("on exact inputs; ")
+    found = localise(Staged(name, fault), tested, "forward", {})
+    assert found.stage == wanted and found.reported.startswith("on exact inputs; ")
 
 
-def test_what_is_off_and_how_far_is_told_in_one_line() -> None:
-    told = localise(Staged("neumann", NEUMANN), problem(gate="slow"), "forward", {}).told
+def test_what_is_off_and_how_far_is_reported_in_one_line() -> None:
+    reported = localise(Staged("neumann", NEUMANN), problem(gate="slow"), "forward", {}).reported
     assert re.fullmatch(
         r"on exact inputs; R: relative tail error \S+, tolerance \S+ \(\S+x tolerance\); grade"
         r" F: .*",
-        told,
+        reported,
     )
 
 
@@ -61,17 +61,17 @@ def test_what_is_not_judged_is_not_called_right() -> None:
     assert localise(find("eager"), problem(dtype="fp64"), "forward", {}).stage == NoStage.NOT_JUDGED
 
 
-def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_their_place(
+def test_stages_that_cannot_be_handed_hard_resets_are_tested_with_deep_gates_in_their_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = problem(gate="hard-reset", key="identical")
-    right = localise(find(PORT), asked, "forward", {})
-    told = (
+    tested = problem(gate="hard-reset", key="identical")
+    right = localise(find(PORT), tested, "forward", {})
+    reported = (
         "a hard reset has no finite cumulative gate to hand over; within tolerance: cumsum, intra,"
         " wy, state, output"
     )
     assert right == Location(
-        NoStage.NOT_JUDGED, f"{told}; tested with gates of -10000 for hard resets"
+        NoStage.NOT_JUDGED, f"{reported}; tested with gates of -10000 for hard resets"
     )
     intra = torch_port.chunk_kda_fwd_intra
 
@@ -81,13 +81,13 @@ def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_t
         return *others, 1.5 * R
 
     monkeypatch.setattr(torch_port, "chunk_kda_fwd_intra", wrong_inverse)
-    wrong = localise(find(PORT), asked, "forward", {})
-    assert wrong.stage == "intra (R)" and wrong.told.endswith(
+    wrong = localise(find(PORT), tested, "forward", {})
+    assert wrong.stage == "intra (R)" and wrong.reported.endswith(
         "; tested with gates of -10000 for hard resets"
     )
 
 
-def test_a_stage_that_is_wrong_on_its_own_inputs_only_is_told_so() -> None:
+def test_a_stage_that_is_wrong_on_its_own_inputs_only_is_reported_so() -> None:
     def reads_all(x: StageArguments, written: dict[str, Tensor]) -> Mapping[str, Tensor]:
         return {"o": written["o"] + 0 * x.tensors["Aqk"].sum(-1, keepdim=True)}
 
@@ -98,7 +98,7 @@ def test_a_stage_that_is_wrong_on_its_own_inputs_only_is_told_so() -> None:
             return calls | {"output": changed(calls["output"], reads_all)}
 
     found = localise(Unmasked("unmasked"), problem(), "forward", {})
-    assert found.stage == "output" and found.told.startswith("on its own inputs; o: ")
+    assert found.stage == "output" and found.reported.startswith("on its own inputs; o: ")
 
 
 def raising(error: Exception) -> Staged:
@@ -110,29 +110,29 @@ def raising(error: Exception) -> Staged:
 
 def test_a_stage_that_raises_is_named() -> None:
     found = localise(raising(RuntimeError("no such tile")), problem(), "forward", {})
-    assert found.stage == "wy" and found.told.startswith(
+    assert found.stage == "wy" and found.reported.startswith(
         "on exact inputs; the kernel raised RuntimeError: no such tile"
     )
 
 
-def test_what_keeps_stages_from_being_asked_is_told_and_not_raised() -> None:
+def test_what_keeps_stages_from_being_tested_is_reported_and_not_raised() -> None:
     lacking = localise(
         raising(AdapterError("recompute_w_u_fwd: has no parameter A")), problem(), "forward", {}
     )
     assert lacking.stage == NoStage.NOT_JUDGED
-    assert lacking.told.startswith("AdapterError: recompute_w_u_fwd: has no parameter A")
-    assert lacking.told.endswith("within tolerance: cumsum, scores, solve")
+    assert lacking.reported.startswith("AdapterError: recompute_w_u_fwd: has no parameter A")
+    assert lacking.reported.endswith("within tolerance: cumsum, scores, solve")
 
     class Lost(Staged):
         def stages(self, dtype: str) -> Mapping[str, StageCall]:
             raise ImportError("no module named port")
 
-    assert localise(Lost("lost"), problem(), "forward", {}).told.startswith(
+    assert localise(Lost("lost"), problem(), "forward", {}).reported.startswith(
         "ImportError: no module named port"
     )
 
 
-def test_nothing_is_asked_after_the_first_wrong_stage() -> None:
+def test_nothing_is_tested_after_the_first_wrong_stage() -> None:
     called: list[str] = []
 
     def noting(name: str) -> Callable[[StageArguments, dict[str, Tensor]], Mapping[str, Tensor]]:
@@ -159,17 +159,17 @@ class Varied(Staged):
         return {"neumann": Staged("varied:neumann", NEUMANN)}
 
 
-def test_a_variant_is_asked_for_its_own_stages() -> None:
-    asked = problem(gate="slow")
-    assert localise(Varied("varied"), asked, "options", {"variant": "neumann"}).stage == "solve"
-    assert localise(Varied("varied"), asked, "forward", {}).stage == NoStage.ALL_WITHIN
+def test_a_variant_is_tested_for_its_own_stages() -> None:
+    tested = problem(gate="slow")
+    assert localise(Varied("varied"), tested, "options", {"variant": "neumann"}).stage == "solve"
+    assert localise(Varied("varied"), tested, "forward", {}).stage == NoStage.ALL_WITHIN
 
 
 DENSE: dict[str, Any] = {"lengths": None, "T": 70, "gate": "slow"}
 
 
 @pytest.mark.parametrize(
-    ("name", "detail", "changes", "told"),
+    ("name", "detail", "changes", "reported"),
     [
         ("resume", {"cut": 17, "way": "chunk-chunk"}, DENSE, "; tested on one uncut run"),
         (
@@ -181,10 +181,12 @@ DENSE: dict[str, Any] = {"lengths": None, "T": 70, "gate": "slow"}
         ("causality", {"cut": 17}, DENSE, "; tested on the problem with its own later tokens"),
     ],
 )
-def test_a_property_that_calls_the_kernel_otherwise_says_what_its_stages_were_asked(
-    name: str, detail: dict[str, Any], changes: dict[str, Any], told: str
+def test_a_property_that_calls_the_kernel_otherwise_says_what_its_stages_were_tested(
+    name: str, detail: dict[str, Any], changes: dict[str, Any], reported: str
 ) -> None:
-    assert localise(find("eager"), problem(**changes), name, detail).told.endswith(f"output{told}")
+    assert localise(find("eager"), problem(**changes), name, detail).reported.endswith(
+        f"output{reported}"
+    )
     assert localise(
         Staged("neumann", NEUMANN), problem(**{**changes, "gate": "slow"}), name, detail
-    ).told.endswith(told)
+    ).reported.endswith(reported)

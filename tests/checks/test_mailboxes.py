@@ -56,7 +56,7 @@ def test_the_search_ends_with_a_measured_assignment_within_the_limit(bench: Desi
     assert front_svg(study).count("<circle") == study.tried + 1
 
 
-def test_an_interrupted_search_tells_what_is_known(bench: DesignTest) -> None:
+def test_an_interrupted_search_reports_what_is_known(bench: DesignTest) -> None:
     study = Study(bench, "forward")
     assert len(list(islice(study.run(), 3))) == 3
     assert study.tried == 4
@@ -86,7 +86,7 @@ def test_the_proposals_are_followed_but_where_the_state_or_its_outputs_would_be_
     assert (saved["P1"], saved["P2"], saved["P1 + P2"], saved["P7"]) == (16, 32, 48, 72)
 
 
-def test_a_long_memory_tells_a_narrow_state_and_an_eps_from_the_design() -> None:
+def test_a_long_memory_reports_a_narrow_state_and_an_eps_from_the_design() -> None:
     own, memory = ASCEND_V3.emulator(BF16), Memory(BF16)
     assert memory.drift(own).within
     narrow = memory.drift(replace(own, contract=replace(own.contract, carry=BF16)))

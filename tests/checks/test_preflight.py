@@ -294,8 +294,8 @@ def test_a_session_says_it_once_and_scores_nothing_else(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    told = done.stdout[done.stdout.index("port: REJECT") :].splitlines()
-    assert len(told) <= 9 and sum("wanted shape" in line for line in told) == 1, done.stdout
+    reported = done.stdout[done.stdout.index("port: REJECT") :].splitlines()
+    assert len(reported) <= 9 and sum("wanted shape" in line for line in reported) == 1, done.stdout
     assert "found before the suites" in done.stdout and "grade" not in done.stdout
     # Before any worker process starts, by the first suite alone.
     assert "1 of 1 tests judged, 1 failing" in done.stdout

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.false_alarms import backwards
-from benchmarks.probes import APART, asked, rows, worst
+from benchmarks.probes import APART, rows, tested, worst
 from kdaverify.adapters import find
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.formats import Format
@@ -25,15 +25,15 @@ from tests.checks.probe_faults import (
     Planted,
     carried_in,
     checkpoint_in_bf16,
+    conforming,
     dead_zone,
-    legal,
     residual_in_bf16,
     rounded_decay,
 )
 
 JUDGED = ("chunk64-bf16", "chunk64-fp32", "recurrent-fp32")
 # Those of shipped implementations that eager does not have, and one more with a state in 16 bits.
-LEGAL = {
+CONFORMING = {
     "chunk64-tf32": "fp32",
     "chunk64-bf16-tf32solve": "bf16",
     "chunk64-fp16-fp32solve": "fp16",
@@ -71,15 +71,17 @@ def test_every_fault_is_ten_times_over_what_is_allowed_and_over_the_right_kernel
         )
 
 
-@pytest.mark.parametrize("preset", LEGAL)
-def test_a_legal_kernel_that_sums_in_an_order_of_its_own_passes_every_probe(preset: str) -> None:
+@pytest.mark.parametrize("preset", CONFORMING)
+def test_a_conforming_kernel_that_sums_in_an_order_of_its_own_passes_every_probe(
+    preset: str,
+) -> None:
     for name in {*SHORT} - {"long-memory"}:
-        if LEGAL[preset] in PROBES[name].dtypes:
-            found = asked(
+        if CONFORMING[preset] in PROBES[name].dtypes:
+            found = tested(
                 PROBES[name],
                 preset,
-                LEGAL[preset],
-                lambda x, contract, io: legal(x, contract, io, dot=backwards),
+                CONFORMING[preset],
+                lambda x, contract, io: conforming(x, contract, io, dot=backwards),
             )
             assert {outcome.status for outcome in found} == {Status.PASS}, (
                 name,
@@ -90,8 +92,8 @@ def test_a_legal_kernel_that_sums_in_an_order_of_its_own_passes_every_probe(pres
 @pytest.mark.parametrize("name", CARRIED)
 def test_a_state_in_bf16_passes_where_it_is_declared_and_only_there(name: str) -> None:
     in_bf16 = carried_in(contract_from_name("chunk16-bf16-bf16carry").carry)
-    assert worst(asked(PROBES[name], "chunk16-bf16-bf16carry", "bf16", in_bf16))[0] <= 1
-    assert worst(asked(PROBES[name], "chunk16-bf16", "bf16", in_bf16))[0] >= APART
+    assert worst(tested(PROBES[name], "chunk16-bf16-bf16carry", "bf16", in_bf16))[0] <= 1
+    assert worst(tested(PROBES[name], "chunk16-bf16", "bf16", in_bf16))[0] >= APART
 
 
 def ratios(found: list[Outcome], output: str) -> dict[str, float]:
@@ -110,10 +112,10 @@ def ratios(found: list[Outcome], output: str) -> dict[str, float]:
         ("relation", "powers-of-two", dead_zone),
     ],
 )
-def test_every_measure_tells_a_fault_by_itself(measure: str, name: str, fault: Kernel) -> None:
+def test_every_measure_reports_a_fault_by_itself(measure: str, name: str, fault: Kernel) -> None:
     right, wrong = (
-        ratios(asked(PROBES[name], "chunk64-bf16", "bf16", run), "final_state")
-        for run in (legal, fault)
+        ratios(tested(PROBES[name], "chunk64-bf16", "bf16", run), "final_state")
+        for run in (conforming, fault)
     )
     assert right[measure] <= 1
     assert wrong[measure] >= APART
@@ -122,7 +124,7 @@ def test_every_measure_tells_a_fault_by_itself(measure: str, name: str, fault: K
 def test_a_rejection_says_what_the_probe_exposes_and_where_it_shows() -> None:
     (state,) = (
         x
-        for x in asked(PROBES["nine-bit-state"], "chunk64-bf16", "bf16", checkpoint_in_bf16)
+        for x in tested(PROBES["nine-bit-state"], "chunk64-bf16", "bf16", checkpoint_in_bf16)
         if x.output == "final_state"
     )
     assert state.comparison is not None
@@ -133,7 +135,7 @@ def test_a_rejection_says_what_the_probe_exposes_and_where_it_shows() -> None:
     assert "key channel" in state.message
 
 
-def test_a_probe_is_asked_by_its_name() -> None:
+def test_a_probe_is_tested_by_its_name() -> None:
     problem = PROBES["overwrite"].problem
     assert {x.status for x in check("probes", find("eager"), problem, {"probe": "overwrite"})} == {
         Status.PASS
@@ -151,7 +153,7 @@ def test_zeros_pass_no_probe(name: str) -> None:
 
     dtype = "bf16" if "bf16" in PROBES[name].dtypes else "fp32"
     assert Status.FAIL in {
-        outcome.status for outcome in asked(PROBES[name], f"chunk64-{dtype}", dtype, zeros)
+        outcome.status for outcome in tested(PROBES[name], f"chunk64-{dtype}", dtype, zeros)
     }
 
 
@@ -168,24 +170,24 @@ def test_outputs_that_differ_from_call_to_call_are_no_broken_relation() -> None:
     assert outcome.status is Status.SKIP
 
 
-def test_an_interpreted_kernel_is_not_asked_for_thousands_of_tokens() -> None:
+def test_an_interpreted_kernel_is_not_tested_for_thousands_of_tokens() -> None:
     class Slow(Planted):
         def environment(self) -> dict[str, str]:
             return {**super().environment(), "mode": "interpreted"}
 
-    kernel = Slow(contract_from_name("chunk64-bf16"), "bf16", legal)
+    kernel = Slow(contract_from_name("chunk64-bf16"), "bf16", conforming)
     (outcome,) = check(
         "probes", kernel, PROBES["long-memory-4096"].problem, {"probe": "long-memory-4096"}
     )
     assert (outcome.status, "a shorter probe" in outcome.message) == (Status.SKIP, True)
 
 
-def test_a_probe_that_cuts_its_run_is_not_asked_of_a_kernel_without_a_final_state() -> None:
+def test_a_probe_that_cuts_its_run_is_not_tested_of_a_kernel_without_a_final_state() -> None:
     class OutputOnly(Planted):
         def exposes(self, problem: object) -> tuple[str, ...]:
             return ("o",)
 
-    kernel = OutputOnly(contract_from_name("chunk64-bf16"), "bf16", legal)
+    kernel = OutputOnly(contract_from_name("chunk64-bf16"), "bf16", conforming)
     (outcome,) = check(
         "probes", kernel, PROBES["nine-bit-state"].problem, {"probe": "nine-bit-state"}
     )

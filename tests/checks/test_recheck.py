@@ -60,9 +60,9 @@ def at_ratio(median: float, spread: float = 0.02) -> Ask:
     return ask
 
 
-def test_an_unlucky_seed_is_acquitted_and_graded_by_the_medians() -> None:
+def test_an_unlucky_seed_is_passed_on_retest_and_graded_by_the_medians() -> None:
     found = recheck(at_ratio(0.8, spread=0.15), PROBLEM, ["o"])["o"]
-    assert (found.finding, found.seeds, found.grade) == (RetestFinding.ACQUITTED, SEEDS, "A")
+    assert (found.finding, found.seeds, found.grade) == (RetestFinding.PASSED_ON_RETEST, SEEDS, "A")
     assert 0 < found.over < SEEDS / 5
     assert "passed on re-test at 200 fresh seeds" in str(found)
 
@@ -93,7 +93,7 @@ def test_every_output_is_decided_by_itself() -> None:
     found = recheck(ask, PROBLEM, ["o", "final_state"])
     assert [found[name].finding for name in ("o", "final_state")] == [
         RetestFinding.CONFIRMED,
-        RetestFinding.ACQUITTED,
+        RetestFinding.PASSED_ON_RETEST,
     ]
 
 

@@ -54,10 +54,10 @@ def judged(adapter: Adapter, problem: Problem = DENSE) -> Outcome:
     [DENSE, PACKED, PACKED.replace(gate="mixed", beta="mixed")],
     ids=["dense", "packed", "mixed"],
 )
-def test_legal_kernels_pass(dtype: str, problem: Problem) -> None:
-    asked = problem.replace(dtype=dtype)
-    assert judged(find("eager"), asked).status is Status.PASS
-    assert judged(Staged(dtype=dtype), asked).status is Status.PASS
+def test_conforming_kernels_pass(dtype: str, problem: Problem) -> None:
+    tested = problem.replace(dtype=dtype)
+    assert judged(find("eager"), tested).status is Status.PASS
+    assert judged(Staged(dtype=dtype), tested).status is Status.PASS
 
 
 CAUGHT = (
@@ -71,9 +71,9 @@ CAUGHT = (
 @pytest.mark.parametrize("fault", CAUGHT)
 def test_a_planted_fault_is_rejected_and_an_input_that_it_hits_named(fault: str) -> None:
     stage, wrong, hit = FAULTS[fault]
-    told = judged(Staged(replace(BACKWARD, **{stage: wrong}), dtype="fp32"), PACKED)
-    assert told.status is Status.FAIL
-    assert told.message.rpartition("over tolerance: ")[2].split(" (")[0] in hit
+    reported = judged(Staged(replace(BACKWARD, **{stage: wrong}), dtype="fp32"), PACKED)
+    assert reported.status is Status.FAIL
+    assert reported.message.rpartition("over tolerance: ")[2].split(" (")[0] in hit
 
 
 @pytest.mark.parametrize("name", ["dq", "dbeta", "d_initial_state"])
@@ -81,8 +81,8 @@ def test_a_gradient_off_by_one_in_a_hundred_is_rejected_by_its_name(name: str) -
     wrong = Staged(
         change=lambda found: replace(found, **{name: 1.01 * getattr(found, name)}), dtype="fp32"
     )
-    told = judged(wrong, PACKED)
-    assert told.status is Status.FAIL and f"over tolerance: {name} (" in told.message
+    reported = judged(wrong, PACKED)
+    assert reported.status is Status.FAIL and f"over tolerance: {name} (" in reported.message
 
 
 def _normalised(given: Cotangents) -> Cotangents:

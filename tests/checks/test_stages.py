@@ -89,18 +89,20 @@ def test_on_exact_inputs_only_the_faulty_stage_fails(name: str) -> None:
 
 
 GATES = ("log-sigmoid", "slow", *EXTREME)
-LEGAL: dict[str, dict[str, Any]] = {
+CONFORMING: dict[str, dict[str, Any]] = {
     "bf16": {},
     "fp16": {"lengths": (0, 30, 1)},
     "fp32": {**DENSE, "key": "identical", "beta": "one"},
 }
 
 
-@pytest.mark.parametrize("dtype", LEGAL)
+@pytest.mark.parametrize("dtype", CONFORMING)
 @pytest.mark.parametrize("gate", GATES)
-def test_legal_stages_pass(gate: str, dtype: str) -> None:
+def test_conforming_stages_pass(gate: str, dtype: str) -> None:
     for feed in FEEDS if gate == "mixed" else ("exact",):
-        found = stages(find("eager"), problem(gate=gate, dtype=dtype, **LEGAL[dtype]), feed=feed)
+        found = stages(
+            find("eager"), problem(gate=gate, dtype=dtype, **CONFORMING[dtype]), feed=feed
+        )
         assert {outcome.status for outcome in found} == {Status.PASS} and len(found) == {
             "exact": 12,
             "own": 15,
@@ -122,7 +124,7 @@ def test_equations_between_the_kernel_s_tensors_are_reported_of_the_stage_that_w
     assert found[1].message.startswith("stage state: v_new = u - w h is off by 0.")
 
 
-def test_nothing_is_wrong_with_a_legal_implementation() -> None:
+def test_nothing_is_wrong_with_a_conforming_implementation() -> None:
     for name in ("eager", "fla_port:module=tests.adapters.fla.torch_port"):
         assert first_wrong(find(name), problem()) is None
 
@@ -130,8 +132,10 @@ def test_nothing_is_wrong_with_a_legal_implementation() -> None:
 @pytest.mark.parametrize("feed", FEEDS)
 def test_undefined_regions_are_neither_read_nor_judged(feed: Feed) -> None:
     for name in ("scores", "solve"):
-        legal = Staged("undefined", (name, staged.upper_left_undefined))
-        assert {outcome.status for outcome in stages(legal, problem(), feed=feed)} == {Status.PASS}
+        conforming = Staged("undefined", (name, staged.upper_left_undefined))
+        assert {outcome.status for outcome in stages(conforming, problem(), feed=feed)} == {
+            Status.PASS
+        }
 
 
 def test_a_stage_that_reads_what_its_predecessor_leaves_undefined_is_found_on_its_own_inputs() -> (
@@ -210,9 +214,9 @@ def test_whatever_a_stage_does_wrong_becomes_a_status(kind: str, status: str) ->
 
 
 def test_what_cannot_be_judged_is_skipped_with_its_reason() -> None:
-    def reasons(adapter: Any, asked: Problem) -> list[str]:
+    def reasons(adapter: Any, tested: Problem) -> list[str]:
         return [
-            outcome.message for outcome in stages(adapter, asked) if outcome.status is Status.SKIP
+            outcome.message for outcome in stages(adapter, tested) if outcome.status is Status.SKIP
         ]
 
     assert reasons(find("eager-recurrent"), problem()) == ["no stage is exposed"]
@@ -225,7 +229,7 @@ def test_what_cannot_be_judged_is_skipped_with_its_reason() -> None:
     assert len(reasons(port, problem(gate="hard-reset"))) == len(forward)
 
 
-def test_the_place_of_a_wrong_element_is_told() -> None:
+def test_the_place_of_a_wrong_element_is_reported() -> None:
     def spoil(x: StageArguments, written: dict[str, Tensor]) -> Mapping[str, Tensor]:
         h = written["h"].clone()
         h[0, 2, 1, 3, 4] = 9.0
@@ -242,8 +246,8 @@ def test_the_place_of_a_wrong_element_is_told() -> None:
     )
 
 
-def test_gates_summed_in_base_2_are_legal_where_their_grid_is_another() -> None:
-    asked = problem(
+def test_gates_summed_in_base_2_are_conforming_where_their_grid_is_another() -> None:
+    tested = problem(
         B=1,
         T=15,
         K=24,
@@ -257,6 +261,6 @@ def test_gates_summed_in_base_2_are_legal_where_their_grid_is_another() -> None:
         seed=50910,
     )
     port = find("fla_port:module=tests.adapters.fla.torch_port")
-    assert {outcome.status for outcome in stages(port, asked) if outcome.output == "cumsum.G"} == {
+    assert {outcome.status for outcome in stages(port, tested) if outcome.output == "cumsum.G"} == {
         Status.PASS
     }

@@ -50,7 +50,7 @@ def problem(dtype: Dtype, key: str, gate: str, beta: str, **changes: Any) -> Pro
         "value": "normal",
         "seed": 1,
     }
-    asked: dict[str, Any] = {
+    tested: dict[str, Any] = {
         **sizes,
         "dtype": dtype,
         "key": key,
@@ -58,11 +58,11 @@ def problem(dtype: Dtype, key: str, gate: str, beta: str, **changes: Any) -> Pro
         "beta": beta,
         **changes,
     }
-    return Problem(**asked)
+    return Problem(**tested)
 
 
 @pytest.mark.parametrize(("contract", "products", "dtype"), DECLARED)
-def test_substitutions_are_legal_and_powers_are_not_on_coherent_keys(
+def test_substitutions_are_conforming_and_powers_are_not_on_coherent_keys(
     contract: str, products: str, dtype: Dtype
 ) -> None:
     for (key, beta), gate in itertools.product(HARD, ("zero", "slow")):
@@ -71,19 +71,19 @@ def test_substitutions_are_legal_and_powers_are_not_on_coherent_keys(
         )
         assert [row.way for row in found] == list(SOLVES)
         for row in found:
-            assert row.legal == (row.way in SUBSTITUTIONS), (
+            assert row.conforming == (row.way in SUBSTITUTIONS), (
                 f"{row.way}, {key}, {gate}: {row.comparison}, residual {row.residual}"
             )
 
 
 @pytest.mark.parametrize("gate", ["zero", "log-sigmoid", "bound-100"])
-def test_substitutions_are_legal_on_random_keys(gate: str) -> None:
+def test_substitutions_are_conforming_on_random_keys(gate: str) -> None:
     for contract, products, dtype in DECLARED:
-        asked = problem(dtype, "random", gate, "uniform")
+        tested = problem(dtype, "random", gate, "uniform")
         assert all(
-            row.legal
+            row.conforming
             for row in substitutions(
-                asked, contract_from_name(contract), FORMATS[products], SUBSTITUTIONS
+                tested, contract_from_name(contract), FORMATS[products], SUBSTITUTIONS
             )
         )
 
@@ -112,23 +112,23 @@ def test_the_exact_inverse_is_right_on_the_hardest_keys() -> None:
 
 
 def test_a_way_is_an_implementation_like_any_other() -> None:
-    asked = problem("bf16", "coherent-0.9", "slow", "one", T=70)
+    tested = problem("bf16", "coherent-0.9", "slow", "one", T=70)
     right, wrong = (Solving(way, "bf16", "chunk64-bf16") for way in ("blocks of 16", "Neumann"))
-    assert first_wrong(right, asked) is None and first_wrong(wrong, asked) == "solve"
-    assert any(outcome.status.rejects for outcome in forward(wrong, asked))
+    assert first_wrong(right, tested) is None and first_wrong(wrong, tested) == "solve"
+    assert any(outcome.status.rejects for outcome in forward(wrong, tested))
     assert "Neumann, products in bf16" in wrong.proof()
 
 
 Close = Callable[[dict[str, torch.Tensor]], dict[str, float]]
 
 
-def written_by(adapter: Solving, asked: Problem) -> tuple[dict[str, torch.Tensor], Close]:
+def written_by(adapter: Solving, tested: Problem) -> tuple[dict[str, torch.Tensor], Close]:
     """The tensors of an implementation, and its closures with some of them changed."""
-    contract = adapter.contract(asked.dtype)
-    formats = formats_of(contract, FORMATS[asked.dtype])
-    inputs = asked.inputs()
+    contract = adapter.contract(tested.dtype)
+    formats = formats_of(contract, FORMATS[tested.dtype])
+    inputs = tested.inputs()
     tensors = chain(
-        adapter.stages(asked.dtype), StageArguments(inputs, {}, contract.chunk_size, formats)
+        adapter.stages(tested.dtype), StageArguments(inputs, {}, contract.chunk_size, formats)
     )
 
     def close(changed: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -139,15 +139,15 @@ def written_by(adapter: Solving, asked: Problem) -> tuple[dict[str, torch.Tensor
 
 @pytest.mark.parametrize(("contract", "products", "dtype"), DECLARED)
 @pytest.mark.parametrize("gate", ["log-sigmoid", "zero", "mixed"])
-def test_the_equations_between_a_legal_kernel_s_tensors_hold(
+def test_the_equations_between_a_conforming_kernel_s_tensors_hold(
     gate: str, contract: str, products: str, dtype: Dtype
 ) -> None:
     adapter = Solving("blocks of 16", products, contract)
     adapter.dtypes = (dtype,)
-    asked = problem(
+    tested = problem(
         dtype, "coherent-0.9", gate, "uniform", T=71, lengths=(5, 66), state="large", HV=2
     )
-    _, close = written_by(adapter, asked)
+    _, close = written_by(adapter, tested)
     assert list(close({})) == list(CLOSURES)
     assert max(close({}).values()) <= 1
 

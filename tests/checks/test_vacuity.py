@@ -54,7 +54,7 @@ def test_an_ordinary_case_refuses_every_impostor(name: str) -> None:
     assert judged(PROBLEM, name).vacuous == ()
 
 
-def test_a_budget_as_wide_as_the_output_is_told_of_each_impostor_that_it_passes() -> None:
+def test_a_budget_as_wide_as_the_output_is_reported_of_each_impostor_that_it_passes() -> None:
     exact = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64).repeat(4, 1) * torch.tensor(
         [[1.0], [1.1], [1.2], [1.3]]
     )
@@ -86,7 +86,7 @@ def test_a_lost_zero_refuses_a_shuffled_output_however_wide_the_budget() -> None
     assert "shuffled" not in negative_controls(exact, exact == 0, within(9.0))
 
 
-def test_rows_that_are_alike_cannot_be_told_apart_and_need_not() -> None:
+def test_rows_that_are_alike_cannot_be_reported_apart_and_need_not() -> None:
     assert negative_controls(torch.ones(4, 3, dtype=torch.float64), NOWHERE, within(0.5)) == ()
 
 

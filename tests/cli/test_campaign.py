@@ -187,10 +187,11 @@ def test_nights_compare_promote_and_reject_what_got_worse(cli: Cli, tmp_path: Pa
     for path in (tmp_path / "nights" / "nights").iterdir():
         pl.read_parquet(path).with_columns(pl.col("ratio") * 0.9).write_parquet(path)
     code, out = night("2026-01-03")
-    told = json.loads((tmp_path / "n.json").read_text())["implementations"][0]
-    assert (code, told["failing"]) == (1, []), out
+    reported = json.loads((tmp_path / "n.json").read_text())["implementations"][0]
+    assert (code, reported["failing"]) == (1, []), out
     assert any(
-        "forward o bf16: worse than in the nights before" in reason for reason in told["reasons"]
+        "forward o bf16: worse than in the nights before" in reason
+        for reason in reported["reasons"]
     )
 
 

@@ -60,7 +60,7 @@ def test_the_tables_hold_the_same_at_a_hundred_columns(
         assert cell in out
 
 
-def test_a_file_of_ones_own_is_shown_for_the_inputs_that_are_asked_for(cli: Cli) -> None:
+def test_a_file_of_ones_own_is_shown_for_the_inputs_that_are_tested_for(cli: Cli) -> None:
     Path("mine.toml").write_text(MINE)
     shown = json.loads(cli("contracts", "show", "mine.toml", "--dtype", "fp16", "--json")[1])
     assert (shown["name"], shown["about"]) == ("mine (chunk32-fp16[dw:fp32;h:fp32])", "a port")
@@ -77,7 +77,7 @@ def test_a_file_of_ones_own_is_shown_for_the_inputs_that_are_asked_for(cli: Cli)
         (("impl:port.py",), "recurrent-fp32"),
     ],
 )
-def test_what_is_written_as_toml_is_what_was_asked_for(
+def test_what_is_written_as_toml_is_what_was_tested_for(
     cli: Cli, words: tuple[str, ...], name: str
 ) -> None:
     code, out, _ = cli("contracts", "show", *words, "--toml")

@@ -44,7 +44,7 @@ def test_a_case_is_named_by_the_beginning_of_its_id_or_its_row(
         (["kda", "--property", "resume"], "has no case 'kda'"),
     ],
 )
-def test_what_is_no_failing_case_is_told(
+def test_what_is_no_failing_case_is_reported(
     cli: Cli, record: Path, words: list[str], said: str
 ) -> None:
     code, _, complaint = cli("diagnose", record, *words)
@@ -52,6 +52,6 @@ def test_what_is_no_failing_case_is_told(
     assert said in complaint
 
 
-def test_a_record_that_is_not_there_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_a_record_that_is_not_there_is_reported(cli: Cli, tmp_path: Path) -> None:
     code, _, complaint = cli("diagnose", tmp_path / "none.jsonl", "1")
     assert (code, "no file" in complaint) == (2, True)

@@ -74,16 +74,16 @@ def test_what_cannot_be_measured_is_said_before_the_work(
 def test_an_interrupted_measurement_keeps_what_is_done(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = list[Problem]()
+    tested = list[Problem]()
     measure = measuring.measure
 
     def interrupted(adapter: object, problem: Problem, way: object, **options: object) -> object:
-        asked.append(problem)
-        if len(asked) == 2:
+        tested.append(problem)
+        if len(tested) == 2:
             raise KeyboardInterrupt
         return measure(adapter, problem, way, **options)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(measuring, "measure", interrupted)
     code, out, _ = cli("drift", "--tokens", 128, "--seeds", 12)
-    assert code == 0 and len(asked) == 2
+    assert code == 0 and len(tested) == 2
     assert "interrupted: 1 of 3 groups of 4 sequences are kept" in out and out.count("PASS") == 2

@@ -151,8 +151,8 @@ def test_export_run_and_score_give_the_rows_of_verify(exported: Path) -> None:
         "0",
     )
     assert (here.returncode, there.returncode) == (1, 1), there.stdout + there.stderr
-    told, brought = rows(exported / "here.jsonl"), rows(exported / "there.jsonl")
-    assert [alike(verdict) for verdict in brought] == [alike(verdict) for verdict in told]
+    reported, brought = rows(exported / "here.jsonl"), rows(exported / "there.jsonl")
+    assert [alike(verdict) for verdict in brought] == [alike(verdict) for verdict in reported]
     assert {verdict.status.value for verdict in brought} >= {"PASS", "FAIL", "ERROR"}
     assert {(verdict.mode, verdict.device) for verdict in brought if verdict.ratio is not None} == {
         ("offline", "cpu")

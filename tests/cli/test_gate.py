@@ -51,9 +51,9 @@ def test_each_decision_has_its_exit_code_and_its_files(
     ):
         assert call("gate", *paths, "--junit", "out/j.xml", "--json", "out/d.json") == code
         assert f"decision: {word}" in capsys.readouterr().out
-        told = json.loads((tmp_path / "out" / "d.json").read_text())
+        reported = json.loads((tmp_path / "out" / "d.json").read_text())
         root = ET.fromstring((tmp_path / "out" / "j.xml").read_bytes())  # noqa: S314 # our own
-        assert told["exit_code"] == code
+        assert reported["exit_code"] == code
         assert (root.get("failures"), root.get("errors")) == {
             0: ("0", "0"),
             1: ("2", "0"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.kills.journal import Journal
-from tests.kills.rows import fault_row, legal_row
+from tests.kills.rows import conforming_row, fault_row
 
 Cli = Callable[..., tuple[int, str, str]]
 OUT = Path("m.json")
@@ -63,7 +63,7 @@ def test_a_stop_keeps_what_is_done_and_says_so(cli: Cli) -> None:
 
 def test_a_false_alarm_is_a_failure(cli: Cli) -> None:
     Journal(OUT.with_suffix(".journal.jsonl"), resume=True).append(
-        legal_row(false_alarms=("o is off",))
+        conforming_row(false_alarms=("o is off",))
     )
     journalled("H1")
     code, out, _ = cli("kill-matrix", "--faults", "H1", "--resume", "--minutes", 0, "--out", OUT)
@@ -77,7 +77,7 @@ def test_a_false_alarm_is_a_failure(cli: Cli) -> None:
         (("--faults", "ZZ*"), "--faults: no fault matches 'ZZ*'"),
     ],
 )
-def test_what_cannot_be_asked_is_said(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_tested_is_said(cli: Cli, words: tuple[str, ...], said: str) -> None:
     code, _, err = cli("kill-matrix", *words)
     assert code == 2 and said in err
 

@@ -142,8 +142,8 @@ def test_every_operator_has_an_example_that_can_be_judged(cli: Cli, op: str) -> 
     operator = operator_named(op)
     whole = "forward" if isinstance(operator, CallOperator) else "activations"
     # A layer has no oracle.
-    asked, detail = ("laws", {"law": "cut"}) if op == "layer" else (whole, {})
-    found = check(asked, find(JUDGES.get(op, "eager")), made, detail)
+    tested, detail = ("laws", {"law": "cut"}) if op == "layer" else (whole, {})
+    found = check(tested, find(JUDGES.get(op, "eager")), made, detail)
     assert {outcome.status for outcome in found} == {Status.PASS}
 
 
@@ -163,7 +163,7 @@ def test_other_operators_have_a_schema_too(cli: Cli) -> None:
     )
 
 
-def test_a_problem_needs_to_be_told_which_of_the_two(cli: Cli) -> None:
+def test_a_problem_needs_to_be_reported_which_of_the_two(cli: Cli) -> None:
     assert "wanted --example or --schema, got neither" in cli("problem")[2]
 
 

@@ -45,7 +45,9 @@ def test_a_right_kernel_passes_and_every_figure_is_shown(cli: Cli, problem: Prob
     assert problem.id in out
 
 
-def test_what_others_would_have_said_is_told_of_every_output(cli: Cli, problem: Problem) -> None:
+def test_what_others_would_have_said_is_reported_of_every_output(
+    cli: Cli, problem: Problem
+) -> None:
     _, out, _ = cli(
         "replay", "--impl", "port.py", "--benchmark", "eager", "--standards", problem.to_json()
     )
@@ -67,10 +69,10 @@ def test_the_line_of_a_verdict_runs_as_it_is(cli: Cli, problem: Problem, wrong: 
     from kdaverify.verdicts.judge import Judge, Rejected
 
     verdicts: list[Verdict] = []
-    with pytest.raises(Rejected) as told:
+    with pytest.raises(Rejected) as reported:
         Judge(find(wrong), verdicts.append, "resume", spec=wrong)(problem, cut=3, way="chunk-step")
     (line,) = {verdict.replay for verdict in verdicts}
-    assert line in str(told.value)
+    assert line in str(reported.value)
     command, *words = shlex.split(line)
     code, out, _ = cli(*words)
     assert (command, code) == ("kdaverify", 1)
@@ -78,13 +80,13 @@ def test_the_line_of_a_verdict_runs_as_it_is(cli: Cli, problem: Problem, wrong: 
 
 
 def test_problems_of_activations_replay_and_other_properties_refuse_them(cli: Cli) -> None:
-    asked = '{"HV":2,"K":4,"T":3,"dtype":"bf16","op":"gate_bounded","values":"mixed"}'
-    code, out, _ = cli("replay", "--impl", "eager", "--property", "activations", asked)
+    tested = '{"HV":2,"K":4,"T":3,"dtype":"bf16","op":"gate_bounded","values":"mixed"}'
+    code, out, _ = cli("replay", "--impl", "eager", "--property", "activations", tested)
     assert code == 0 and all(
         f"activations {output}: PASS" in out for output in ("g", "dz", "dA_log")
     )
-    assert cli("replay", "--impl", "port.py", "--property", "activations", asked)[0] == 3
-    code, _, err = cli("replay", "--impl", "eager", "--property", "forward", asked)
+    assert cli("replay", "--impl", "port.py", "--property", "activations", tested)[0] == 3
+    code, _, err = cli("replay", "--impl", "eager", "--property", "forward", tested)
     assert code == 2 and err.startswith(
         "kdaverify: problem: property forward is not tested on gate_bounded"
     )
@@ -99,8 +101,8 @@ neumann = Staged("neumann", tables(solve=staged.truncated_neumann))
 
 def test_a_case_that_fails_runs_again_stage_by_stage(cli: Cli, problem: Problem) -> None:
     Path("staged_port.py").write_text(STAGED)
-    asked = problem.replace(T=20, gate="slow", key="identical")
-    code, out, _ = cli("replay", "--impl", "staged_port.py:neumann", asked.to_json())
+    tested = problem.replace(T=20, gate="slow", key="identical")
+    code, out, _ = cli("replay", "--impl", "staged_port.py:neumann", tested.to_json())
     cells = [
         [cell.strip() for cell in line.split("│")[1:-1]]
         for line in out.splitlines()

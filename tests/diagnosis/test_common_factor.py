@@ -25,13 +25,13 @@ DTYPES: Final = ("bf16", "fp32")
 @pytest.fixture(scope="module")
 def cases() -> list[Problem]:
     """What smoke tests with fixed problems, whole calls alone."""
-    asked = [
+    tested = [
         test
         for suite in questions(EAGER, "smoke", drawn=False)
         if suite.property in ("panel", "combined")
         for test in suite.asks()
     ]
-    problems = [problem_from_json(test.problem) for test in asked]
+    problems = [problem_from_json(test.problem) for test in tested]
     return [problem for problem in problems if problem.dtype in DTYPES]
 
 
@@ -110,7 +110,7 @@ def test_failures_without_a_common_factor_get_no_sentence(cases: list[Problem], 
 
 
 @pytest.mark.parametrize("failing", [True, False])
-def test_nothing_is_told_apart_where_all_fail_or_none(
+def test_nothing_is_reported_apart_where_all_fail_or_none(
     cases: list[Problem], *, failing: bool
 ) -> None:
     assert common_factors(verdicts(cases, lambda _: failing)) == []

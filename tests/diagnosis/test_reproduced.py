@@ -71,15 +71,15 @@ def failing(adapter: Adapter, names: tuple[str, ...]) -> Iterator[Verdict]:
             yield from (row for row in found if row.status.rejects)
 
 
-def told(adapter: Adapter, *names: str) -> dict[str, str]:
+def reported(adapter: Adapter, *names: str) -> dict[str, str]:
     """What explains each failing suite."""
     rows = [*failing(adapter, names)]
     same = reproduced(rows, adapter, seconds=SECONDS)
-    return {row.property: same.get((row.asked(), row.output), "") for row in rows}
+    return {row.property: same.get((row.case_key(), row.output), "") for row in rows}
 
 
 def test_one_bug_of_the_forward_explains_what_is_derived_from_it() -> None:
-    found = told(Wrong("all_calls"), *QUESTIONS)
+    found = reported(Wrong("all_calls"), *QUESTIONS)
     assert found.pop("forward") == ""
     assert {*found} >= {"resume", "packing", "causality", "gradients"}
     assert {*found.values()} == {"forward"}
@@ -89,22 +89,22 @@ def test_one_bug_of_the_forward_explains_what_is_derived_from_it() -> None:
 def test_a_second_bug_is_not_taken_for_the_first_however_wrong_every_forward_is(
     bug: str, suite: str
 ) -> None:
-    found = told(Wrong("all_calls", bug), *QUESTIONS)
+    found = reported(Wrong("all_calls", bug), *QUESTIONS)
     assert found.pop(suite) == ""
     assert found["causality"] == "forward"
 
 
 def test_a_bug_of_one_suite_alone_is_explained_by_no_plain_call() -> None:
-    assert told(Wrong("steps"), *QUESTIONS) == {"resume": ""}
+    assert reported(Wrong("steps"), *QUESTIONS) == {"resume": ""}
 
 
 def test_a_wrong_backward_is_reported_beside_a_wrong_forward() -> None:
-    assert told(Wrong("all_calls", "backward"), "gradients") == {"gradients": ""}
-    assert told(Wrong("all_calls"), "gradients") == {"gradients": "forward"}
+    assert reported(Wrong("all_calls", "backward"), "gradients") == {"gradients": ""}
+    assert reported(Wrong("all_calls"), "gradients") == {"gradients": "forward"}
 
 
 def test_a_right_kernel_has_nothing_to_explain() -> None:
-    assert told(Wrong(), *QUESTIONS) == {}
+    assert reported(Wrong(), *QUESTIONS) == {}
 
 
 def test_nothing_is_run_again_of_a_kernel_that_took_its_process() -> None:

@@ -31,7 +31,7 @@ def said(problem: Problem, output: str, part: tuple[Any, ...], value: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("problem", "output", "part", "value", "told"),
+    ("problem", "output", "part", "value", "reported"),
     [
         (DENSE, "o", (EVERY, slice(65, None)), 2, "o: only in the last, partial chunk"),
         (
@@ -59,6 +59,6 @@ def said(problem: Problem, output: str, part: tuple[Any, ...], value: float) -> 
     ],
 )
 def test_it_says_where(
-    problem: Problem, output: str, part: tuple[Any, ...], value: float, told: str
+    problem: Problem, output: str, part: tuple[Any, ...], value: float, reported: str
 ) -> None:
-    assert said(problem, output, part, value) == told
+    assert said(problem, output, part, value) == reported

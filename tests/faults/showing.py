@@ -36,18 +36,18 @@ def rms(x: Tensor) -> float:
     return float(x.double().square().mean().sqrt()) if x.numel() else 0.0
 
 
-def legal(problem: Problem, how: str) -> list[Tensors]:
+def conforming(problem: Problem, how: str) -> list[Tensors]:
     """What legal kernels give, the embedded one first."""
-    return _legal(problem.to_json(), "gradients" in how, "of o" in how)
+    return _conforming(problem.to_json(), "gradients" in how, "of o" in how)
 
 
 @lru_cache(maxsize=64)
 # a cache's key
-def _legal(problem: str, backward: bool, of_o: bool) -> list[Tensors]:  # noqa: FBT001
-    asked = Problem.from_json(problem)
-    x, contract = asked.inputs(), EAGER.contract(asked.dtype)
+def _conforming(problem: str, backward: bool, of_o: bool) -> list[Tensors]:  # noqa: FBT001
+    tested = Problem.from_json(problem)
+    x, contract = tested.inputs(), EAGER.contract(tested.dtype)
     if backward:
-        given = cotangents(asked, "o" if of_o else "both")
+        given = cotangents(tested, "o" if of_o else "both")
         stages = Patch(backward=lambda _: BACKWARD)
         patches = (Patch(), stages, replace(stages, chunk_size=32))
         return [
@@ -104,7 +104,9 @@ def shows(adapter: Faulty, trigger: Trigger) -> bool:
         return _activation_differs(adapter, trigger)
     problem = trigger.problem(adapter.dtypes)
     ask = _asking(adapter, trigger, problem)
-    return any(_shows_once(ask, adapter, legal(problem, trigger.how)) for _ in range(trigger.calls))
+    return any(
+        _shows_once(ask, adapter, conforming(problem, trigger.how)) for _ in range(trigger.calls)
+    )
 
 
 def _shows_once(ask: Callable[[], Tensors], adapter: Faulty, runs: list[Tensors]) -> bool:
@@ -120,9 +122,9 @@ def _asking(adapter: Faulty, trigger: Trigger, problem: Problem) -> Callable[[],
     x = problem.inputs()
 
     def outputs() -> Tensors:
-        asked = next(iter(adapter.variants().values())) if trigger.how == "variant" else adapter
-        output = (asked.step if trigger.how == "step" else asked.forward)(x.copied())
-        return {name: getattr(output, name) for name in asked.exposes(problem)}
+        tested = next(iter(adapter.variants().values())) if trigger.how == "variant" else adapter
+        output = (tested.step if trigger.how == "step" else tested.forward)(x.copied())
+        return {name: getattr(output, name) for name in tested.exposes(problem)}
 
     def gradients() -> Tensors:
         given = cotangents(problem, "o" if trigger.how == "gradients of o" else "both")

@@ -95,7 +95,7 @@ def test_a_grid_above_its_limit_is_refused(x: Inputs) -> None:
         find("fault:L4").forward(sequences(32768))
 
 
-def test_a_fault_below_what_legal_kernels_differ_by_changes_bits_all_the_same() -> None:
+def test_a_fault_below_what_conforming_kernels_differ_by_changes_bits_all_the_same() -> None:
     # Both parts of dh are products of operands rounded alike: one more rounding of each is lost
     # among theirs.
     problem = Problem.model_validate({**PLAIN, "dtype": "bf16"})

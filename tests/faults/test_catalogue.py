@@ -21,7 +21,7 @@ from kdaverify.faults.fault import KINDS, STRENGTHS, Fault
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
 from kdaverify.problems import Problem, cotangents
-from tests.faults.showing import legal, rms, shows
+from tests.faults.showing import conforming, rms, shows
 from tests.faults.triggers import PLAIN, TRIGGERS
 from tests.rows import ROOT
 
@@ -125,7 +125,7 @@ def test_every_stage_can_be_called_by_itself(fault: Fault) -> None:
 def test_a_weaker_fault_has_a_smaller_effect(fault: Fault) -> None:
     trigger = TRIGGERS[fault.id]
     problem = trigger.problem(fault.dtypes)
-    x, right = problem.inputs(), legal(problem, trigger.how)[0]
+    x, right = problem.inputs(), conforming(problem, trigger.how)[0]
     names = [name for name in fault.outputs if name in right]
 
     def effect(strength: float) -> float:

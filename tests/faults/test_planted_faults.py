@@ -59,10 +59,12 @@ def missed(name: str, suite: str) -> list[str]:
     twin = find(f"{KERNELS}:right_{find(f'{KERNELS}:{name}').dtypes[0]}")
 
     def objection(verdict: Verdict) -> str:
-        return "; ".join(told.headline() for told in answers(twin, verdict) if told.status.rejects)
+        return "; ".join(
+            reported.headline() for reported in answers(twin, verdict) if reported.status.rejects
+        )
 
     met = hunt(f"{KERNELS}:{name}", "smoke", objection, time.time() + LIMIT, only=suite)
-    return [] if met.killer else [f"{len(met.asked)} cases", *met.dismissed, *met.trouble]
+    return [] if met.killer else [f"{len(met.tested)} cases", *met.dismissed, *met.trouble]
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -45,7 +45,7 @@ def test_its_own_questions_reject_it_and_accept_its_twin(name: str) -> None:
     assert found.own and not found.twin
 
 
-def test_a_twin_is_asked_what_a_suite_asks() -> None:
+def test_a_twin_is_tested_what_a_suite_asks() -> None:
     assert {ask.property for ask in asks(PLANTED["DEEP1"].right(), "smoke")} > {
         "forward",
         "calls",

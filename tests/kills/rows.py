@@ -42,6 +42,6 @@ def fault_row(name: str, *attempts: Attempt, profile: str = SMOKE) -> FaultRow:
     return FaultRow(id=name, profile=profile, attempts=attempts or (attempt(profile=profile),))
 
 
-def legal_row(name: str = "eager", profile: str = SMOKE, **fields: Any) -> LegalRow:
+def conforming_row(name: str = "eager", profile: str = SMOKE, **fields: Any) -> LegalRow:
     given: dict[str, Any] = {"id": name, "profile": profile, "runs": 100, "seconds": 9.0, **fields}
     return LegalRow(**given)

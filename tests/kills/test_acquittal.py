@@ -10,7 +10,7 @@ from kdaverify.adapters import find
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.faults.catalogue import FAULTS
-from kdaverify.faults.legal import LEGAL
+from kdaverify.faults.conforming_kernels import CONFORMING
 from kdaverify.kills.acquittal import Jury, answers
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
@@ -31,20 +31,22 @@ QUESTION = Verdict(
 @pytest.fixture(scope="module")
 def killer() -> Verdict:
     """What H1 is rejected for."""
-    return next(told for told in answers(find("fault:H1"), QUESTION) if told.status.rejects)
+    return next(
+        reported for reported in answers(find("fault:H1"), QUESTION) if reported.status.rejects
+    )
 
 
-def test_a_rejection_stands_where_legal_kernels_pass(killer: Verdict) -> None:
-    assert Jury(FAULTS["H1"], LEGAL).objection(killer) == ""
+def test_a_rejection_stands_where_conforming_kernels_pass(killer: Verdict) -> None:
+    assert Jury(FAULTS["H1"], CONFORMING).objection(killer) == ""
 
 
-def test_it_falls_where_a_legal_kernel_is_rejected_too(killer: Verdict) -> None:
+def test_it_falls_where_a_conforming_kernel_is_rejected_too(killer: Verdict) -> None:
     assert "fault:H1 is rejected too" in Jury(FAULTS["H1"], ("fault:H1",)).objection(killer)
 
 
 def test_a_near_miss_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
     unclear = killer.model_copy(update={"recheck": Recheck(RetestFinding.UNDECIDED)})
-    assert "no fresh seed confirms" in Jury(FAULTS["H1"], LEGAL).objection(unclear)
+    assert "no fresh seed confirms" in Jury(FAULTS["H1"], CONFORMING).objection(unclear)
 
 
 @pytest.mark.parametrize(("fault", "stands"), [("H1", False), ("L8", True)])
@@ -54,4 +56,4 @@ def test_a_call_that_breaks_counts_where_the_fault_is_one_that_breaks_calls(
     broken = QUESTION.model_copy(
         update={"status": Status.ERROR, "output": "call", "message": "RuntimeError: no"}
     )
-    assert (Jury(FAULTS[fault], LEGAL).objection(broken) == "") is stands
+    assert (Jury(FAULTS[fault], CONFORMING).objection(broken) == "") is stands

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.kills.journal import Journal, JournalError
-from tests.kills.rows import fault_row, legal_row
+from tests.kills.rows import conforming_row, fault_row
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def path(tmp_path: Path) -> Path:
 def test_rows_are_found_again(path: Path) -> None:
     journal = Journal(path, resume=False)
     journal.append(fault_row("H1"))
-    journal.append(legal_row())
-    assert Journal(path, resume=True).rows == [fault_row("H1"), legal_row()]
+    journal.append(conforming_row())
+    assert Journal(path, resume=True).rows == [fault_row("H1"), conforming_row()]
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped_and_not_continued(path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_line_cut_short_by_a_kill_is_dropped_and_not_continued(path: Path) -> 
     assert [row.id for row in Journal(path, resume=True).rows] == ["H1", "H4"]
 
 
-def test_rows_are_not_overwritten_unasked(path: Path) -> None:
+def test_rows_are_not_overwritten_untested(path: Path) -> None:
     Journal(path, resume=False).append(fault_row("H1"))
     with pytest.raises(
         JournalError, match="holds 1 rows of an unfinished run: go on from it with --resume"

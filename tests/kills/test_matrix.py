@@ -8,14 +8,14 @@ from io import StringIO
 from rich.console import Console
 
 from kdaverify.faults.catalogue import FAULTS
-from kdaverify.faults.legal import LEGAL
+from kdaverify.faults.conforming_kernels import CONFORMING
 from kdaverify.faults.survivors import SURVIVORS
 from kdaverify.kills.matrix import KillMatrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.rows import FaultRow, LegalRow
 from kdaverify.plugin.expected import shipped
-from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, kill, legal_row
+from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, conforming_row, fault_row, kill
 
 DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
 ALIVE = (
@@ -28,20 +28,27 @@ LATE = (
 )
 
 
-def made(*rows: FaultRow | LegalRow, legal: bool = False) -> KillMatrix:
-    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=legal), rows)
+def made(*rows: FaultRow | LegalRow, conforming: bool = False) -> KillMatrix:
+    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, conforming=conforming), rows)
 
 
-def test_the_public_keys_count_what_was_asked() -> None:
-    told = made(DEAD, *ALIVE, *LATE, legal_row(), legal_row("eager-recurrent")).told()
-    assert (told["total"], told["killed"], told["killed_under_smoke"], told["unfinished"]) == (
+def test_the_public_keys_count_what_was_tested() -> None:
+    reported = made(
+        DEAD, *ALIVE, *LATE, conforming_row(), conforming_row("eager-recurrent")
+    ).reported()
+    assert (
+        reported["total"],
+        reported["killed"],
+        reported["killed_under_smoke"],
+        reported["unfinished"],
+    ) == (
         3,
         2,
         1,
         0,
     )
-    assert (told["legal_runs"], told["false_alarms"]) == (200, 0)
-    assert {fault["id"]: fault["killed"] for fault in told["faults"]} == {
+    assert (reported["legal_runs"], reported["false_alarms"]) == (200, 0)
+    assert {fault["id"]: fault["killed"] for fault in reported["faults"]} == {
         "H1": True,
         "H2": True,
         "S26": False,
@@ -49,40 +56,45 @@ def test_the_public_keys_count_what_was_asked() -> None:
 
 
 def test_the_threshold_is_the_smallest_strength_killed() -> None:
-    (told,) = (fault for fault in made(DEAD).told()["faults"] if fault["id"] == "H1")
-    assert told["threshold"] == {"strength": 0.5, "ratio": 20.0, "over_family": 30.0} and told[
-        "survives_at"
-    ] == [0.25]
+    (reported,) = (fault for fault in made(DEAD).reported()["faults"] if fault["id"] == "H1")
+    assert reported["threshold"] == {
+        "strength": 0.5,
+        "ratio": 20.0,
+        "over_family": 30.0,
+    } and reported["survives_at"] == [0.25]
 
 
 def test_what_is_infinite_is_json_all_the_same() -> None:
     row = fault_row(
         "H1", attempt(1.0), attempt(0.5).model_copy(update={"kill": kill(ratio=float("inf"))})
     )
-    (told,) = (fault for fault in made(row).told()["faults"] if fault["id"] == "H1")
-    assert '"ratio": "Infinity"' in json.dumps(told["threshold"], allow_nan=False)
+    (reported,) = (fault for fault in made(row).reported()["faults"] if fault["id"] == "H1")
+    assert '"ratio": "Infinity"' in json.dumps(reported["threshold"], allow_nan=False)
 
 
 def test_a_survivor_of_smoke_alone_is_not_finished() -> None:
-    told = made(DEAD, ALIVE[0]).told()
-    assert (told["total"], told["unfinished"]) == (1, 2)
+    reported = made(DEAD, ALIVE[0]).reported()
+    assert (reported["total"], reported["unfinished"]) == (1, 2)
 
 
 def test_suites_of_one_kernel_are_one_row_and_those_left_are_counted() -> None:
-    alarm = legal_row(suite="laws", runs=5, false_alarms=("o is off",))
-    told = made(
-        legal_row(suite="drift"), alarm, legal_row(suite="laws", profile=ACCEPTANCE), legal=True
-    ).told()
-    found = [(row["profile"], row["runs"], row["false_alarms"]) for row in told["legal"]]
+    alarm = conforming_row(suite="laws", runs=5, false_alarms=("o is off",))
+    reported = made(
+        conforming_row(suite="drift"),
+        alarm,
+        conforming_row(suite="laws", profile=ACCEPTANCE),
+        conforming=True,
+    ).reported()
+    found = [(row["profile"], row["runs"], row["false_alarms"]) for row in reported["legal"]]
     assert found == [(ACCEPTANCE, 100, []), (SMOKE, 105, ["o is off"])]
-    assert told["legal_suites_unfinished"] == 2 * len(LEGAL) * len(shipped()) - 3
+    assert reported["legal_suites_unfinished"] == 2 * len(CONFORMING) * len(shipped()) - 3
 
 
 def test_the_page_shows_survivors_and_false_alarms() -> None:
     page = StringIO()
     show(
         Console(file=page, width=160),
-        made(DEAD, *ALIVE, legal_row(false_alarms=("o is off; kdaverify replay",))),
+        made(DEAD, *ALIVE, conforming_row(false_alarms=("o is off; kdaverify replay",))),
     )
     text = page.getvalue()
     assert (

@@ -35,12 +35,12 @@ def panel(scale: float = 1.0, *, wrong: Iterable[int] = ()) -> list[Verdict]:
 
 
 def night(
-    *before: list[Verdict], tonight: list[Verdict], unasked: int = 0, trouble: Iterable[str] = ()
+    *before: list[Verdict], tonight: list[Verdict], untested: int = 0, trouble: Iterable[str] = ()
 ) -> Night:
     earlier = [table(f"2026-01-{day:02}", rows) for day, rows in enumerate(before, start=1)]
     nights = pl.concat([table("2025-12-31", []), *earlier])
     return conclude(
-        "port", table(TONIGHT, tonight), nights, TONIGHT, unasked=unasked, trouble=trouble
+        "port", table(TONIGHT, tonight), nights, TONIGHT, untested=untested, trouble=trouble
     )
 
 
@@ -93,8 +93,8 @@ def test_a_mended_kernel_is_accepted() -> None:
     )
 
 
-def test_what_was_not_asked_is_no_pass_and_what_broke_is_an_error() -> None:
-    assert night(panel(), tonight=panel(), unasked=2).ruling is Ruling.INSUFFICIENT
+def test_what_was_not_tested_is_no_pass_and_what_broke_is_an_error() -> None:
+    assert night(panel(), tonight=panel(), untested=2).ruling is Ruling.INSUFFICIENT
     assert night(panel(), tonight=[]).ruling is Ruling.INSUFFICIENT
     assert night(tonight=[row(Status.ORACLE_UNCERTIFIED), *panel()]).ruling is Ruling.INSUFFICIENT
     assert night(tonight=panel(wrong=[1]), trouble=["port: KeyError"]).ruling is Ruling.ERROR

@@ -154,13 +154,13 @@ def test_every_law_has_a_fault() -> None:
 @pytest.mark.parametrize("op", MODULES)
 def test_right_kernels_keep_the_rules_of_calls(op: str) -> None:
     adapter = next(iter(MODULES[op].RIGHT_ONES.values()))
-    for asked in questions(adapter, "smoke"):
+    for tested in questions(adapter, "smoke"):
         wrong = [
             x.message
-            for x in check("calls", adapter, asked.problem, asked.detail)
+            for x in check("calls", adapter, tested.problem, tested.detail)
             if x.status.rejects
         ]
-        assert not wrong, (asked.name, wrong)
+        assert not wrong, (tested.name, wrong)
 
 
 def misfit(adapter: Any) -> str:
@@ -196,7 +196,7 @@ def test_what_is_wrong_with_every_call_is_one_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"conv_state": "3"}, "conv_state: wanted one of W, W-1, got '3'"),
         (
@@ -211,8 +211,8 @@ def test_what_is_wrong_with_every_call_is_one_message() -> None:
         ),
     ],
 )
-def test_a_wrong_declaration_is_told(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(AdapterError, match=told.replace("(", r"\(")):
+def test_a_wrong_declaration_is_reported(options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(AdapterError, match=reported.replace("(", r"\(")):
 
         @kv.kernel(op="short_conv", **options)
         def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -125,7 +125,7 @@ def test_a_problem_is_read_back_as_one_of_its_operator() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_is_localised_in_the_stage_that_holds_the_fault(fault: str) -> None:
     found = localise(kernel_with(fault), LARGE, "forward", {})
-    assert found.stage == "product" and found.told.startswith("on exact inputs; product: ")
+    assert found.stage == "product" and found.reported.startswith("on exact inputs; product: ")
 
 
 def test_every_stage_of_the_right_kernel_is_within_its_tolerance_forward_and_backward() -> None:

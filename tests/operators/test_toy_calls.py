@@ -69,9 +69,9 @@ FAULTS: Final[Mapping[str, tuple[Any, set[str]]]] = {
 
 def outcomes(adapter: Adapter, profile: str = "smoke") -> Mapping[str, list[Outcome]]:
     found = dict[str, list[Outcome]]()
-    for asked in questions(adapter, profile):
-        found.setdefault(asked.rule.name, []).extend(
-            check("calls", adapter, asked.problem, asked.detail)
+    for tested in questions(adapter, profile):
+        found.setdefault(tested.rule.name, []).extend(
+            check("calls", adapter, tested.problem, tested.detail)
         )
     return found
 
@@ -85,8 +85,8 @@ def test_a_right_kernel_keeps_them() -> None:
     found = outcomes(right, "acceptance")
     skipped = {
         name
-        for name, told in found.items()
-        if {outcome.status for outcome in told} == {Status.SKIP}
+        for name, reported in found.items()
+        if {outcome.status for outcome in reported} == {Status.SKIP}
     }
     assert {outcome.status for name in found.keys() - skipped for outcome in found[name]} == {
         Status.PASS
@@ -106,8 +106,8 @@ def test_a_fault_of_the_call_is_found_by_its_rules(fault: str) -> None:
     patch, rules = FAULTS[fault]
     rejected = {
         name
-        for name, told in outcomes(Patched(patch)).items()
-        if any(outcome.status.rejects for outcome in told)
+        for name, reported in outcomes(Patched(patch)).items()
+        if any(outcome.status.rejects for outcome in reported)
     }
     assert rules <= rejected, rejected
 

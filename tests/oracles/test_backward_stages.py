@@ -255,7 +255,7 @@ FAULTS: dict[str, tuple[str, BackwardStage, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_told_apart_and_leaves_the_other_gradients(
+def test_a_planted_fault_is_reported_apart_and_leaves_the_other_gradients(
     fault: str, call: Call, cotangents: Weigh, differences: Differ
 ) -> None:
     stage, wrong, hit = FAULTS[fault]

@@ -154,7 +154,7 @@ def test_only_what_runs_is_part_of_the_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "one bit", "empty", "another key", "garbage"])
-def test_a_damaged_file_is_computed_anew(damage: str, call: Call, tmp_path: Path) -> None:
+def test_a_damaged_file_is_computed_again(damage: str, call: Call, tmp_path: Path) -> None:
     inputs, cache = call(T=3), AnswerCache(tmp_path)
     compute, calls = counted(lambda: certified.chunk(inputs, bits=96))
     first = cached(inputs, compute, options={}, cache=cache)
@@ -238,7 +238,7 @@ def test_processes_writing_at_once_never_show_half_a_file(
     assert [path.name for path in tmp_path.iterdir()] == [KEY + SUFFIX]
 
 
-def test_the_folder_is_the_one_asked_for_else_the_users(
+def test_the_folder_is_the_one_tested_for_else_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

@@ -357,7 +357,7 @@ def test_an_unknown_form_is_refused(call: Call) -> None:
         certified.certify(call(T=2), accept=within(1.0), form=unknown)
 
 
-def test_a_kept_answer_is_accepted_anew_and_replaced_by_a_tighter_one(
+def test_a_kept_answer_is_accepted_again_and_replaced_by_a_tighter_one(
     call: Call, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, cache = call(T=40, key="identical", beta="two", gate="slow"), AnswerCache(tmp_path)

@@ -81,7 +81,7 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
         Inputs(**(good() | change))
 
 
-def test_a_hard_reset_is_a_legal_gate() -> None:
+def test_a_hard_reset_is_a_conforming_gate() -> None:
     given = good()
     given["g"] = torch.full((1, 6, 2, 3), -INF)
     Inputs(**given)

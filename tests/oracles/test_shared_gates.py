@@ -64,8 +64,8 @@ def test_outputs_are_those_of_kda_with_that_gate_in_every_channel(gates: Gates, 
 @pytest.mark.parametrize("gates", GATES)
 @pytest.mark.parametrize("gate", ["log-sigmoid", "mixed"])
 def test_gradients_are_summed_over_the_channels_that_share_a_gate(gates: Gates, gate: str) -> None:
-    asked = problem(gates, gate=gate)
-    x, loss = asked.inputs(), cotangents(asked, "both")
+    tested = problem(gates, gate=gate)
+    x, loss = tested.inputs(), cotangents(tested, "both")
     whole, whole_terms = adjoint_with_terms(expanded(x), loss)
     found, terms = adjoint_with_terms(x, loss)
     wanted = {"head": whole.dg.sum(-1, keepdim=True), "none": whole.dg[..., :0]}[gates]
@@ -82,8 +82,8 @@ def test_gradients_are_summed_over_the_channels_that_share_a_gate(gates: Gates, 
 
 @pytest.mark.parametrize("gates", GATES)
 def test_the_radius_of_float64_covers_the_certified_gradients(gates: Gates) -> None:
-    asked = problem(gates, gate="log-sigmoid")
-    x, loss = asked.inputs(), cotangents(asked, "both")
+    tested = problem(gates, gate="log-sigmoid")
+    x, loss = tested.inputs(), cotangents(tested, "both")
     enclosed, certified = (
         enclosed_gradients(x, loss).named(),
         certify_gradients(x, loss, accept=lambda _: True).named(),

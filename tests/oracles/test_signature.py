@@ -46,7 +46,7 @@ def test_roles_tell_states_from_tokens_in_outputs_and_gradients() -> None:
     ) == TOKENS
 
 
-def test_only_the_roles_asked_for_are_changed_and_absent_tensors_stay_absent() -> None:
+def test_only_the_roles_tested_for_are_changed_and_absent_tensors_stay_absent() -> None:
     x = PACK.replace(state="absent").inputs()
     assert SIGNATURE.changed(x, torch.zeros_like, Role.STATE) == {}
     assert [*SIGNATURE.changed(x, torch.zeros_like, Role.OFFSETS)] == ["cu_seqlens"]

@@ -61,7 +61,7 @@ def test_a_benchmark_that_is_not_known_is_misuse(suite: Suite, run: Pytest) -> N
 
 
 def test_the_command_line_hands_it_on() -> None:
-    asked = Request(
+    tested = Request(
         impls=("eager",),
         profile="smoke",
         seed=None,
@@ -71,4 +71,4 @@ def test_the_command_line_hands_it_on() -> None:
         require_impl=False,
         benchmark="eager-recurrent",
     )
-    assert "--benchmark=eager-recurrent" in asked.pytest_arguments(ROOT, ROOT / "suites.ini")
+    assert "--benchmark=eager-recurrent" in tested.pytest_arguments(ROOT, ROOT / "suites.ini")

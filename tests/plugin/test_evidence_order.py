@@ -66,7 +66,7 @@ def test_tests_of_no_kernel_stay_where_they_are(
     assert collected(run) == ["a", "forward", "d", "causality", "z"]
 
 
-def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure_if_told_to(
+def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure_if_reported_to(
     suite: Suite, run: Pytest, pytester: pytest.Pytester
 ) -> None:
     suite(

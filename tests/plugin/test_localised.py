@@ -69,7 +69,7 @@ def plant(pytester: pytest.Pytester, suite: Suite) -> Callable[..., None]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def tested(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """T of every case that is localised."""
     seen: list[int] = []
     real = locate.localise
@@ -86,15 +86,15 @@ def test_a_planted_stage_fault_is_named_in_the_failure_the_table_and_the_last_pa
     plant: Callable[..., None], run: Pytest
 ) -> None:
     plant(NEUMANN)
-    told = run()
-    told.stdout.fnmatch_lines(
+    reported = run()
+    reported.stdout.fnmatch_lines(
         [
             "FAIL: o: *",
             "  first wrong stage: solve, on exact inputs; R: *",
             "*kda*bf16*forward*solve*",
         ]
     )
-    told.stdout.fnmatch_lines(
+    reported.stdout.fnmatch_lines(
         [
             "port: forward o FAIL in bf16, once",
             "  first wrong stage: solve, on exact inputs; R: *",
@@ -120,23 +120,23 @@ def test_the_record_names_it_whatever_process_the_kernel_runs_in(
 
 
 def test_of_a_shrunk_failure_the_first_and_the_smallest_case_are_localised(
-    plant: Callable[..., None], rows: Rows, asked: list[int]
+    plant: Callable[..., None], rows: Rows, tested: list[int]
 ) -> None:
     plant(NEUMANN, DRAWN)
     found = rows("--profile=acceptance")
     failing = [verdict for verdict in found if verdict.status.rejects]
     sizes = list(dict.fromkeys(json.loads(verdict.problem)["T"] for verdict in failing))
-    assert asked == sizes and 1 <= len(sizes) <= 2
+    assert tested == sizes and 1 <= len(sizes) <= 2
     assert {verdict.stage for verdict in failing} == {"solve"}
     assert {verdict.stage for verdict in found if not verdict.status.rejects} <= {None}
 
 
-def test_nothing_is_localised_of_a_legal_kernel(
-    plant: Callable[..., None], rows: Rows, asked: list[int]
+def test_nothing_is_localised_of_a_conforming_kernel(
+    plant: Callable[..., None], rows: Rows, tested: list[int]
 ) -> None:
     plant("tables()")
     assert {(verdict.status, verdict.stage) for verdict in rows()} == {(Status.PASS, None)}
-    assert not asked
+    assert not tested
 
 
 def test_a_kernel_without_stages_says_so(
@@ -152,25 +152,25 @@ def test_a_kernel_without_stages_says_so(
 
 
 def test_nothing_is_localised_of_a_kernel_that_took_its_process(
-    plant: Callable[..., None], rows: Rows, asked: list[int]
+    plant: Callable[..., None], rows: Rows, tested: list[int]
 ) -> None:
     plant(NEUMANN + ")\nport.forward = lambda inputs: __import__('os')._exit(3")
     assert [(verdict.status, verdict.stage) for verdict in rows("--isolate")] == [
         (Status.CRASH, None)
     ]
-    assert not asked
+    assert not tested
 
 
 def test_a_harness_that_breaks_keeps_its_traceback(
-    plant: Callable[..., None], run: Pytest, asked: list[int]
+    plant: Callable[..., None], run: Pytest, tested: list[int]
 ) -> None:
     plant(NEUMANN, "def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
     run().stdout.fnmatch_lines(["*KeyError: 'ours'*", "port: HARNESS ERROR*"])
-    assert not asked
+    assert not tested
 
 
 def test_two_cases_of_a_kind_are_localised_and_no_more(
-    plant: Callable[..., None], rows: Rows, asked: list[int]
+    plant: Callable[..., None], rows: Rows, tested: list[int]
 ) -> None:
     plant(
         NEUMANN,
@@ -182,7 +182,7 @@ def test_two_cases_of_a_kind_are_localised_and_no_more(
     )
     found = rows()
     assert len({verdict.case for verdict in found if verdict.status.rejects}) == 4
-    assert asked == [40, 41]
+    assert tested == [40, 41]
     assert [verdict.stage for verdict in found if verdict.output == "o"] == [
         "solve",
         "solve",

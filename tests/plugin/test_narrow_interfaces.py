@@ -47,9 +47,9 @@ def excused(adapter: Eager) -> dict[str, str]:
 
 @pytest.mark.parametrize("entry", panel("bf16", "smoke"), ids=lambda entry: entry.name)
 def test_the_panel_comes_at_widths_that_the_kernel_takes(entry: NamedProblem) -> None:
-    asked = fitted(Narrow(), entry.problem)
-    assert Narrow().supports(asked) is None
-    assert asked == entry.problem.replace(K=asked.K, V=asked.V)
+    tested = fitted(Narrow(), entry.problem)
+    assert Narrow().supports(tested) is None
+    assert tested == entry.problem.replace(K=tested.K, V=tested.V)
     assert fitted(EAGER, entry.problem) == entry.problem
 
 

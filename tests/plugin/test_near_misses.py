@@ -48,7 +48,7 @@ def plant(
     return write
 
 
-def test_an_acquitted_near_miss_lets_the_test_pass_and_is_told(
+def test_an_passed_on_retest_near_miss_lets_the_test_pass_and_is_reported(
     plant: Callable[..., None], run: Pytest, pytester: pytest.Pytester
 ) -> None:
     plant(1.2, "PROBLEM", "(0, PROBLEM.seed, 7)")

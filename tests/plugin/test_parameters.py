@@ -33,7 +33,7 @@ def test_ids_carry_implementation_format_and_regime(suite: Suite, run: Pytest) -
     ]
 
 
-def test_laws_are_asked_in_every_format_but_in_smoke_in_the_usual_ones(
+def test_laws_are_tested_in_every_format_but_in_smoke_in_the_usual_ones(
     suite: Suite, run: Pytest
 ) -> None:
     suite(laws="def test_laws(judge, lawful): tell(judge)")

@@ -68,15 +68,15 @@ def test_trimming_keeps_every_output_once_and_nothing_between() -> None:
         ("e", Status.PASS),
         ("d", Status.FAIL),
     ]
-    told = [
+    reported = [
         row(status, case=case, output=output)
         for case, status in calls
         for output in ("o", "final_state")
     ]
-    assert [(v.case, v.output) for v in trim(told)] == [
+    assert [(v.case, v.output) for v in trim(reported)] == [
         (case, output) for case in "abd" for output in ("o", "final_state")
     ]
-    assert trim(told[:2]) == tuple(told[:2])
+    assert trim(reported[:2]) == tuple(reported[:2])
 
 
 def test_a_kernel_that_fails_once_and_passes_once_is_rejected_as_such(

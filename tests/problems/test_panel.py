@@ -25,8 +25,8 @@ def test_names_are_distinct_and_reasons_name_faults() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_larger_profile_asks_all_that_a_smaller_one_asks(dtype: str) -> None:
-    asked = [{entry.problem.id for entry in panel(dtype, profile)} for profile in PROFILES]
-    assert asked[0] < asked[1] < asked[2]
+    tested = [{entry.problem.id for entry in panel(dtype, profile)} for profile in PROFILES]
+    assert tested[0] < tested[1] < tested[2]
     assert all(entry.problem.dtype == dtype for entry in panel(dtype, "nightly"))
 
 
@@ -83,18 +83,18 @@ ACCEPTANCE_ASKS: dict[str, Asks] = {
 }
 
 
-@pytest.mark.parametrize("asked", SMOKE_ASKS)
-def test_smoke_asks_what_cheap_tests_miss(asked: str) -> None:
-    assert any(SMOKE_ASKS[asked](problem) for problem in SMOKE)
+@pytest.mark.parametrize("tested", SMOKE_ASKS)
+def test_smoke_asks_what_cheap_tests_miss(tested: str) -> None:
+    assert any(SMOKE_ASKS[tested](problem) for problem in SMOKE)
 
 
-@pytest.mark.parametrize("asked", ACCEPTANCE_ASKS)
-def test_acceptance_asks_real_shapes(asked: str) -> None:
-    assert any(ACCEPTANCE_ASKS[asked](problem) for problem in ACCEPTANCE)
+@pytest.mark.parametrize("tested", ACCEPTANCE_ASKS)
+def test_acceptance_asks_real_shapes(tested: str) -> None:
+    assert any(ACCEPTANCE_ASKS[tested](problem) for problem in ACCEPTANCE)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gradients_are_asked_at_real_widths_in_every_format_and_within_seconds(dtype: str) -> None:
+def test_gradients_are_tested_at_real_widths_in_every_format_and_within_seconds(dtype: str) -> None:
     quick = [
         entry.problem
         for entry in panel(dtype, "acceptance")

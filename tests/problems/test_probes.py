@@ -27,8 +27,8 @@ def test_every_probe_says_what_it_is_and_which_faults_of_the_catalogue_it_expose
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
 def test_a_larger_profile_asks_all_that_a_smaller_one_asks(dtype: str) -> None:
-    asked = [{probe.name for probe in probes(dtype, profile)} for profile in PROFILES]
-    assert all(smaller <= larger for smaller, larger in pairwise(asked))
+    tested = [{probe.name for probe in probes(dtype, profile)} for profile in PROFILES]
+    assert all(smaller <= larger for smaller, larger in pairwise(tested))
     assert all(probe.problem.dtype == dtype for probe in probes(dtype, "nightly"))
     assert sum(cost(probe.problem) for probe in probes(dtype, "smoke")) <= 0.5
 

@@ -72,7 +72,7 @@ def test_a_fresh_process_without_vector_instructions_builds_the_same_bits() -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_types_are_the_ones_asked_for(plain: Plain, dtype: str) -> None:
+def test_types_are_the_ones_tested_for(plain: Plain, dtype: str) -> None:
     x = plain(dtype=dtype).inputs()
     wide = torch.float64 if dtype == "fp64" else torch.float32
     assert {tensor.dtype for tensor in (x.q, x.k, x.v, x.beta)} == {TORCH[dtype]}

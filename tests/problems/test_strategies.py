@@ -70,14 +70,14 @@ def test_no_drawn_problem_costs_more_than_its_dtype_allows(drawn: Drawing) -> No
         {"value": ["large"]},
     ],
 )
-def test_filters_keep_what_is_asked_for(drawn: Drawing, wanted: dict[str, Any]) -> None:
+def test_filters_keep_what_is_tested_for(drawn: Drawing, wanted: dict[str, Any]) -> None:
     ((axis, names),) = wanted.items()
     assert {getattr(problem, axis) for problem in drawn(problems(**wanted), 40)} == (
         {names} if isinstance(names, str) else set(names)
     )
 
 
-def test_packing_can_be_asked_for_or_excluded(drawn: Drawing) -> None:
+def test_packing_can_be_tested_for_or_excluded(drawn: Drawing) -> None:
     assert all(problem.packed for problem in drawn(problems(packed=True), 40))
     assert not any(problem.packed for problem in drawn(problems(packed=False), 40))
 

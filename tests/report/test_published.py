@@ -80,20 +80,28 @@ def test_without_a_compared_output_there_is_no_table() -> None:
     assert tallies([row()]) == []
 
 
-def test_one_output_is_told_in_full() -> None:
+def test_one_output_is_reported_in_full() -> None:
     out = StringIO()
     Console(file=out, width=100).print(opinions_table(judged()))
     text = out.getvalue()
-    for told in ("of o", "largest", "2.5", "1.25", "n/a", "no limit for fp32", "emulated: plain"):
-        assert told in text
+    for reported in (
+        "of o",
+        "largest",
+        "2.5",
+        "1.25",
+        "n/a",
+        "no limit for fp32",
+        "emulated: plain",
+    ):
+        assert reported in text
 
 
-def test_the_decision_tells_the_counts() -> None:
+def test_the_decision_reports_the_counts() -> None:
     decision = decide(
         [judged(), judged(Status.FAIL)], Expected("port", ("fp32",), ("o",), ("forward",))
     )
-    (told,) = summary(Ruling.REJECT, [decision])["implementations"]
-    assert told["published"][0] == {
+    (reported,) = summary(Ruling.REJECT, [decision])["implementations"]
+    assert reported["published"][0] == {
         "rule": "lenient",
         "passed": 2,
         "failed": 0,

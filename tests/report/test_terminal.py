@@ -140,7 +140,7 @@ def test_the_table_names_the_first_stage_that_a_failure_names_and_else_says_why_
             .strip()
         )
 
-    assert [named(*told) for told in ((nowhere,), (nowhere, solve), (row(),))] == [
+    assert [named(*reported) for reported in ((nowhere,), (nowhere, solve), (row(),))] == [
         "none exposed",
         "solve",
         "-",
@@ -150,14 +150,14 @@ def test_the_table_names_the_first_stage_that_a_failure_names_and_else_says_why_
 def test_a_failure_has_where_it_goes_wrong_first_and_failures_of_other_stages_are_other_kinds() -> (
     None
 ):
-    told = "on exact inputs; R: rms error 3"
+    reported = "on exact inputs; R: rms error 3"
     text = page(
-        wrong(case="a", stage="solve", located=told),
+        wrong(case="a", stage="solve", located=reported),
         wrong(case="b", stage="wy"),
         wrong(case="c", stage="solve"),
         width=120,
     )
-    assert f"  first wrong stage: solve, {told}" in text
+    assert f"  first wrong stage: solve, {reported}" in text
     assert (
         text.count("port: forward o FAIL in fp32, 2 times")
         == text.count("port: forward o FAIL in fp32, once")

@@ -157,7 +157,7 @@ def test_a_pass_that_zeros_would_get_is_no_evidence() -> None:
     )
 
 
-def test_the_worst_grade_of_every_format_is_told() -> None:
+def test_the_worst_grade_of_every_format_is_reported() -> None:
     graded = [
         row(dtype="fp32", grade="A"),
         row(Status.FAIL, dtype="bf16", grade="B"),

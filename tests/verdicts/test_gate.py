@@ -48,7 +48,9 @@ def waiving(tmp_path: Path, **changes: Any) -> GateCriteria:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_a_good_record_is_accepted_and_says_what_was_not_asked(tmp_path: Path, ending: str) -> None:
+def test_a_good_record_is_accepted_and_says_what_was_not_tested(
+    tmp_path: Path, ending: str
+) -> None:
     assert decided(closed(tmp_path / f"r.{ending}")) == (
         0,
         "not tested: packing (it declares packing='none')",
@@ -107,7 +109,7 @@ def test_a_waiver_caps_a_failure_and_nothing_else(
     assert found[1].startswith(reason)
 
 
-def test_a_waived_failure_is_told_and_is_no_evidence(tmp_path: Path) -> None:
+def test_a_waived_failure_is_reported_and_is_no_evidence(tmp_path: Path) -> None:
     (found,) = gate([closed(tmp_path / "r.parquet", [*GOOD, BROKEN])], waiving(tmp_path))
     assert len(found.waived.rows) == 1 and found.reasons[-1].endswith(
         "until 2026-03-01 covers 1 verdict: known"
@@ -313,7 +315,7 @@ def test_a_rule_wants_a_share_of_all_combinations_judged(
     [
         ("skipped", {"status": Status.SKIP}),
         ("vacuous", {"vacuous": ("zeros",)}),
-        ("acquitted", {"recheck": Recheck(RetestFinding.ACQUITTED, seeds=200)}),
+        ("acquitted", {"recheck": Recheck(RetestFinding.PASSED_ON_RETEST, seeds=200)}),
     ],
 )
 def test_a_share_of_all_verdicts_is_limited(

@@ -76,7 +76,7 @@ def test_a_kernel_that_got_worse_is_rejected_with_its_figures(tmp_path: Path) ->
     assert against(tmp_path, one)[1].startswith("final_state in bf16 got worse")
 
 
-def test_the_median_that_is_told_is_the_lower_of_the_two_in_the_middle(tmp_path: Path) -> None:
+def test_the_median_that_is_reported_is_the_lower_of_the_two_in_the_middle(tmp_path: Path) -> None:
     rises = {f"kda-{i}": 1.1 + i / 100 for i in range(16)}
     risen = [
         verdict.model_copy(update={"ratio": (verdict.ratio or 0) * rises[verdict.case]})

@@ -46,7 +46,7 @@ def test_any_split_over_workers_merges_to_the_same_file(tmp_path: Path, ending: 
             paths if i else [*paths, written(folder / "again.jsonl", again, Account(seed=1))]
         )
         write(merged, folder / f"all.{ending}")
-        assert (merged.open_rows, merged.accounts, merged.told) == (0, (Account(seed=1),), ())
+        assert (merged.open_rows, merged.accounts, merged.reported) == (0, (Account(seed=1),), ())
         assert merged.duplicates == (20, 0, 3)[i]
         found.append((folder / f"all.{ending}").read_bytes() if ending == "jsonl" else b"")
         assert sorted(v.case for v in read(folder / f"all.{ending}").verdicts) == sorted(
@@ -59,7 +59,7 @@ def test_any_split_over_workers_merges_to_the_same_file(tmp_path: Path, ending: 
     assert len({*found}) == 1
 
 
-def test_mixed_versions_and_unfinished_runs_are_told(tmp_path: Path) -> None:
+def test_mixed_versions_and_unfinished_runs_are_reported(tmp_path: Path) -> None:
     newer = [
         verdict.model_copy(update={"versions": {"torch": "2.9"}, "case": "kda-new"})
         for verdict in ROWS[:1]
@@ -69,7 +69,7 @@ def test_mixed_versions_and_unfinished_runs_are_told(tmp_path: Path) -> None:
     merged = merge(
         [written(tmp_path / "a.jsonl", ROWS), written(tmp_path / "b.parquet", newer), older]
     )
-    assert merged.told == ("port: torch in versions 2.8, 2.9", f"rows of versions 1, {SCHEMA}")
+    assert merged.reported == ("port: torch in versions 2.8, 2.9", f"rows of versions 1, {SCHEMA}")
     assert merged.open_rows == 1
     write(merged, tmp_path / "all.parquet")
     assert read(tmp_path / "all.parquet").open_rows == 1

@@ -17,7 +17,7 @@ EXPECTED = Expected("port", dtypes=("bf16",), outputs=("o",), properties=("forwa
 
 @pytest.mark.parametrize("rise", [0.93, 1.0, 1.03])
 @pytest.mark.parametrize("member", [0, 2])
-def test_a_legal_kernel_is_accepted(rise: float, member: int) -> None:
+def test_a_conforming_kernel_is_accepted(rise: float, member: int) -> None:
     verdicts = run(rise, member=member)
     (found,) = paired(verdicts)
     assert not found.raised and found.ratio == pytest.approx(rise, abs=0.02) and found.cases == 40
@@ -45,7 +45,7 @@ def test_few_cases_conclude_nothing_and_repeats_of_a_case_count_once() -> None:
     assert paired(run(1.1) * 2) == paired(run(1.1))
 
 
-def test_formats_contracts_and_cases_that_lack_a_legal_kernel_are_kept_apart() -> None:
+def test_formats_contracts_and_cases_that_lack_a_conforming_kernel_are_kept_apart() -> None:
     other = run(1.1, contract="chunk32-bf16")
     lacking = [
         v.model_copy(update={"peers": v.peers[:2], "case": f"{v.case}-x"})
@@ -69,6 +69,6 @@ def test_the_median_is_a_case_s_own_the_lower_of_two(cases: int) -> None:
     assert found.ratio == pytest.approx(ratios[(cases - 1) // 2], rel=1e-12)
 
 
-def test_a_kernel_unlike_any_legal_one_is_held_to_all_of_them() -> None:
+def test_a_kernel_unlike_any_conforming_one_is_held_to_all_of_them() -> None:
     (found,) = paired(run(1.0, scatter=0.3))
     assert not found.raised and math.isfinite(found.limit)

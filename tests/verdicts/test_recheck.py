@@ -30,7 +30,7 @@ def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> No
     (missed,) = (verdict for verdict in found if verdict.recheck is not None)
     assert (
         missed.recheck is not None
-        and missed.recheck.finding is RetestFinding.ACQUITTED
+        and missed.recheck.finding is RetestFinding.PASSED_ON_RETEST
         and missed.recheck.seeds == 20
     )
     assert missed.status is Status.PASS and missed.grade == "A" and missed.proves()
@@ -44,9 +44,9 @@ def test_a_kernel_a_tenth_over_its_budget_stays_rejected() -> None:
     judge = Judge(Louder(factor_for(1.3)), judged.append, "forward", defers=True)
     judge(PROBLEM)
     assert only_near(judged)
-    told = rechecked(judged, judge.adapter)
-    assert [v.recheck.finding for v in told if v.recheck] == [RetestFinding.CONFIRMED]
-    assert rechecked(told, judge.adapter) == told
+    reported = rechecked(judged, judge.adapter)
+    assert [v.recheck.finding for v in reported if v.recheck] == [RetestFinding.CONFIRMED]
+    assert rechecked(reported, judge.adapter) == reported
     with pytest.raises(Rejected, match="borderline, failed again on re-test at 10 fresh seeds"):
         Judge(judge.adapter, judged.append, "forward")(PROBLEM)
 
@@ -63,11 +63,11 @@ def test_the_same_near_miss_comes_to_the_same_end_and_is_run_again_once() -> Non
 
 def test_what_is_worse_leaves_near_misses_as_they_are() -> None:
     near = row(Status.FAIL, case="kda-1", statistic="rms", ratio=1.2, problem=PROBLEM.to_json())
-    told = rechecked([near, row(Status.NONFINITE, case="kda-2")], Louder(1.0))
+    reported = rechecked([near, row(Status.NONFINITE, case="kda-2")], Louder(1.0))
     assert (
-        told[0].status is Status.FAIL
-        and told[0].recheck is not None
-        and told[0].recheck.reason == SETTLED
+        reported[0].status is Status.FAIL
+        and reported[0].recheck is not None
+        and reported[0].recheck.reason == SETTLED
     )
     assert not only_near([near, row(Status.NONFINITE, case="kda-1")])
     assert (
@@ -80,11 +80,11 @@ def test_outputs_from_files_are_not_run_again() -> None:
     filed = Louder(1.0)
     filed.open_ended = False
     near = row(Status.FAIL, statistic="row", ratio=1.2, problem=PROBLEM.to_json())
-    (told,) = rechecked([near], filed)
+    (reported,) = rechecked([near], filed)
     assert (
-        told.status is Status.FAIL
-        and told.recheck is not None
-        and told.recheck.reason == FILED
+        reported.status is Status.FAIL
+        and reported.recheck is not None
+        and reported.recheck.reason == FILED
         and not filed.calls
     )
 

@@ -97,14 +97,14 @@ def test_a_bad_row_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> No
 
 
 def test_a_row_of_before_stages_were_named_is_read(tmp_path: Path) -> None:
-    told = row(Status.FAIL, stage="solve", located="on exact inputs")
+    reported = row(Status.FAIL, stage="solve", located="on exact inputs")
     plain = row(Status.FAIL)
     path = tmp_path / "r.jsonl"
     path.write_text(
-        told.model_dump_json() + "\n" + plain.model_dump_json(exclude={"located"}) + "\n"
+        reported.model_dump_json() + "\n" + plain.model_dump_json(exclude={"located"}) + "\n"
     )
     assert '"stage":null' in path.read_text()
-    assert read(path).verdicts == (told, plain)
+    assert read(path).verdicts == (reported, plain)
 
 
 def test_a_row_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ ROWS = [
         grade="A",
         detail={"cut": 17},
         peers=(0.9, 1.1),
-        recheck=Recheck(RetestFinding.ACQUITTED, seeds=3, median=float("inf")),
+        recheck=Recheck(RetestFinding.PASSED_ON_RETEST, seeds=3, median=float("inf")),
         published={"fla": Opinion(says=RuleOutcome.PASS, statistic="rms", value=float("inf"))},
         versions={"torch": "2"},
         T=64,

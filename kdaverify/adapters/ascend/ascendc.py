@@ -137,7 +137,7 @@ class AscendC(Adapter):
             f" ({DEDUCED})"
         )
         self._ran = (
-            f"{bound.chunk.place}, {bound.revision.told}, {said.layout.name},"
+            f"{bound.chunk.place}, {bound.revision.reported}, {said.layout.name},"
             f" states {said.state}, {verdict}, {way}"
         )
         return output

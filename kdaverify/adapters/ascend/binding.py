@@ -66,7 +66,7 @@ class Binding:
         """
         revision = self.revision
         key_heads = 1 if revision.one_head_tnd and layout.name == "TND" else 2
-        asked = selftest.question(
+        tested = selftest.question(
             H=key_heads,
             HV=4,
             width=SQUARE_WIDTHS[0] if revision.square else TILE,
@@ -74,11 +74,11 @@ class Binding:
             state=True,
         )
         try:
-            answer = self._chunk_call(layout, revision).raw(asked.copied().on(self.device))
+            answer = self._chunk_call(layout, revision).raw(tested.copied().on(self.device))
         except Exception as error:  # noqa: BLE001 - it may refuse in any way; the suites will meet the same refusal
             return f"two-token self-test refused: {type(error).__name__}: {error}"
         return selftest.verdict(
-            self.chunk.place, _chunk_readings(revision, layout, key_heads), asked, *answer
+            self.chunk.place, _chunk_readings(revision, layout, key_heads), tested, *answer
         )
 
     @functools.cache  # noqa: B019 - bindings live as long as the process
@@ -89,20 +89,20 @@ class Binding:
             WrongKernelError: it follows other conventions than documented.
         """
         assert self.recurrent is not None
-        asked = selftest.question(H=2, HV=4, width=KEY_WIDTH, dtype=torch.bfloat16, state=True)
+        tested = selftest.question(H=2, HV=4, width=KEY_WIDTH, dtype=torch.bfloat16, state=True)
         call = RecurrentCall(self.recurrent.call, state, Conventions(state=state))
-        o, pool = call.raw(asked.copied().on(self.device))
+        o, pool = call.raw(tested.copied().on(self.device))
         written = pool if state == "kv" else pool.mT.contiguous()
         # The conventions probe calls no step: what it would name is named here.
         readings = [
             replace(reading, declarable=False) for reading in _readings(NATURAL, key_heads=2)
         ]
-        return selftest.verdict(self.recurrent.place, readings, asked, o, written)
+        return selftest.verdict(self.recurrent.place, readings, tested, o, written)
 
     def _takes(self, width: int) -> bool:
-        asked = selftest.question(H=2, HV=4, width=width, dtype=torch.bfloat16, state=False)
+        tested = selftest.question(H=2, HV=4, width=width, dtype=torch.bfloat16, state=False)
         try:
-            self._chunk_call(LAYOUTS["BSND"], self.signed).raw(asked.copied().on(self.device))
+            self._chunk_call(LAYOUTS["BSND"], self.signed).raw(tested.copied().on(self.device))
         except Exception:  # noqa: BLE001 - host checks of vendors raise what they like
             return False
         return True

@@ -199,9 +199,9 @@ class AscendPto(Adapter):
 @functools.cache
 def _verdict(library: SharedObject, device: str, blocks: int) -> str:
     """What the two-token self-test says of a library."""
-    asked = selftest.question(H=3, HV=3, width=WIDTH, dtype=torch.float16, state=False)
+    tested = selftest.question(H=3, HV=3, width=WIDTH, dtype=torch.float16, state=False)
     outputs, _ = library.run(
-        pointed(prepared(asked.copied().on(device)), Conventions()), blocks=blocks
+        pointed(prepared(tested.copied().on(device)), Conventions()), blocks=blocks
     )
     layouts = [
         selftest.laid_out_otherwise(name, declared_head_major=name in HEAD_MAJOR) for name in TOKENS
@@ -217,7 +217,7 @@ def _verdict(library: SharedObject, device: str, blocks: int) -> str:
         *layouts,
         selftest.Reading("o written head by head", o=selftest.head_major),
     ]
-    return selftest.verdict(f"{ENTRY} of {library.place}", readings, asked, outputs["o"], None)
+    return selftest.verdict(f"{ENTRY} of {library.place}", readings, tested, outputs["o"], None)
 
 
 def _scaled_inside(x: Inputs) -> Inputs:

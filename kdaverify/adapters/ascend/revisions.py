@@ -46,7 +46,7 @@ class Revision:
     two_routes: bool = False
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         o = "o in the layout of the inputs" if self.o_as_inputs else "o sequence-major"
         return f"revision {self.name} ({o}, gates in {self.gate.said})"
 

@@ -83,7 +83,7 @@ def question(*, H: int, HV: int, width: int, dtype: torch.dtype, state: bool) ->
 
 
 def verdict(
-    place: str, readings: Sequence[Reading], asked: Inputs, o: Any, final_state: Any
+    place: str, readings: Sequence[Reading], tested: Inputs, o: Any, final_state: Any
 ) -> str:
     """What the answer to `asked` says of the kernel, in words.
 
@@ -98,7 +98,7 @@ def verdict(
     Raises:
         WrongKernelError: another reading fits best.
     """
-    errors = [_error(reading, asked, o, final_state) for reading in readings]
+    errors = [_error(reading, tested, o, final_state) for reading in readings]
     best = min(range(len(readings)), key=lambda i: errors[i])
     if not errors[best] <= ALIKE:
         return "two-token self-test fits no known reading"
@@ -111,11 +111,11 @@ def verdict(
     return f"two-token self-test fits a kernel with {said}" if said else "two-token self-test fits"
 
 
-def _error(reading: Reading, asked: Inputs, o: Any, final_state: Any) -> float:
+def _error(reading: Reading, tested: Inputs, o: Any, final_state: Any) -> float:
     """How far the answer is from that of a kernel with this reading, relative to its size; the
     worse of the two outputs.
     """
-    expected_o, expected_state = recurrence(reading.call(asked))
+    expected_o, expected_state = recurrence(reading.call(tested))
     written = [(o, reading.o(expected_o))]
     if final_state is not None:
         written.append((final_state, reading.state(expected_state)))

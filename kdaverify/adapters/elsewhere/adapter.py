@@ -79,14 +79,14 @@ class Elsewhere(Declared):
     ) -> None:
         super().__init__(declaration)
         self._place, self._limit = place, limit
-        told = (
+        reported = (
             place.kernel,
             place.step,
             place.backward,
             place.framework,
             json.dumps(declaration.keywords),
         )
-        self._interpreter = interpreter or PythonInterpreter(place.python, told, limit)
+        self._interpreter = interpreter or PythonInterpreter(place.python, reported, limit)
         self._last: ExchangedOutputs | None = None
 
     def missing(self) -> str | None:
@@ -98,16 +98,16 @@ class Elsewhere(Declared):
             if file.endswith(".py") and not Path(file).is_file():
                 return f"no file {file}; say {option}=/path/of/my_port.py:my_function"
         needed = ("safetensors", "numpy", self._place.framework)
-        asked = subprocess.run(
+        tested = subprocess.run(
             [python, "-c", FINDS, *needed],
             capture_output=True,
             text=True,
             timeout=SECONDS,
             check=False,
         )
-        if asked.returncode:
-            return f"{python} does not work: {asked.stderr.strip().splitlines()[-1:]}"
-        lacking = asked.stdout.split()
+        if tested.returncode:
+            return f"{python} does not work: {tested.stderr.strip().splitlines()[-1:]}"
+        lacking = tested.stdout.split()
         return (
             f"{python} has no {', '.join(lacking)}: {python} -m pip install {' '.join(lacking)}"
             if lacking
@@ -144,14 +144,14 @@ class Elsewhere(Declared):
                 "NumPy has no derivatives; name the kernel's own backward by the option"
                 " backward=module:function"
             )
-        self._asked = ("forward", inputs)
+        self._tested = ("forward", inputs)
         return self._kernel.gradients(inputs, cotangents)
 
     def _answered(
         self, call: DeclaredCall, entry: Entry, tensors: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """What the other interpreter returns for one call, by name."""
-        folder, asked = (
+        folder, tested = (
             self._interpreter.folder,
             ExportedCall(
                 file=FILE,
@@ -172,8 +172,8 @@ class Elsewhere(Declared):
             },
             folder / INPUTS / FILE,
         )
-        self._interpreter.ask(asked)
-        self._last = answer(folder, asked)
+        self._interpreter.ask(tested)
+        self._last = answer(folder, tested)
         return self._last.outputs
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
@@ -190,10 +190,10 @@ class Elsewhere(Declared):
         )
 
     def environment(self) -> dict[str, str]:
-        told: Mapping[str, str] = (
+        reported: Mapping[str, str] = (
             self._interpreter.about() if self._last is None else self._last.about
         )
-        about = {name: value for name, value in told.items() if name != "function"}
+        about = {name: value for name, value in reported.items() if name != "function"}
         return {"device": "", **about, "mode": "elsewhere"}
 
     def end(self) -> None:

@@ -27,16 +27,16 @@ def audit(folder: Path, manifest: Manifest) -> None:
         call.file for call in manifest.calls if _digest(folder / INPUTS / call.file) != call.sha256
     ]
     if changed:
-        told = _told(folder / INPUTS, changed)
+        reported = _reported(folder / INPUTS, changed)
         raise ExchangeError(
-            f"{told}: missing, or not as exported; bring back the originals, or export and run"
+            f"{reported}: missing, or not as exported; bring back the originals, or export and run"
             " again"
         )
     known = {call.file + ending for call in manifest.calls for ending in ENDINGS}
     extra = sorted(path.name for path in (folder / OUTPUTS).glob("*") if path.name not in known)
     if extra:
         raise ExchangeError(
-            f"{_told(folder / OUTPUTS, extra)}: no call of this export has such outputs; remove"
+            f"{_reported(folder / OUTPUTS, extra)}: no call of this export has such outputs; remove"
             " what does not belong here"
         )
 
@@ -45,6 +45,6 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def _told(folder: Path, names: list[str]) -> str:
+def _reported(folder: Path, names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{folder}/{', '.join(names[:SHOWN])}{more}"

@@ -78,7 +78,7 @@ class Declared(Adapter):
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self._kernel = adapter_of(
-            declaration, lambda arguments: self.carry(DeclaredCall(*self._asked, arguments))
+            declaration, lambda arguments: self.carry(DeclaredCall(*self._tested, arguments))
         )
         self.name, self.dtypes, self.conventions = (
             self._kernel.name,
@@ -104,7 +104,7 @@ class Declared(Adapter):
         return self._kernel.received(inputs)
 
     def forward(self, inputs: Inputs) -> Output:
-        self._asked: tuple[Entry, Inputs] = ("forward", inputs)
+        self._tested: tuple[Entry, Inputs] = ("forward", inputs)
         return self._kernel.forward(inputs)
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
@@ -115,5 +115,5 @@ class Declared(Adapter):
         )
 
     def step(self, inputs: Inputs) -> Output:
-        self._asked = ("step", inputs)
+        self._tested = ("step", inputs)
         return self._kernel.step(inputs)

@@ -19,7 +19,7 @@ COTANGENT: Final = "cotangent"
 RESULT: Final = "result"
 
 
-def asked_activations(
+def remote_activations(
     local: Mapping[str, ActivationCall], dtype: str, way: Way, keeper: Supervisor
 ) -> dict[str, ActivationCall]:
     """The same operations, each run by the worker process.
@@ -29,9 +29,9 @@ def asked_activations(
         dtype, way: which operations of which adapter there.
     """
 
-    def asked(op: str, call: ActivationCall) -> ActivationCall:
+    def tested(op: str, call: ActivationCall) -> ActivationCall:
         def run(x: ActivationArguments) -> dict[str, Tensor]:
-            return _asked(
+            return _tested(
                 CallActivation(way, dtype, op, torch.get_num_threads(), {}, x.setting), x, keeper
             )
 
@@ -40,10 +40,10 @@ def asked_activations(
 
         return replace(call, forward=forward, backward=None if call.backward is None else run)
 
-    return {op: asked(op, call) for op, call in local.items()}
+    return {op: tested(op, call) for op, call in local.items()}
 
 
-def _asked(
+def _tested(
     request: CallActivation, x: ActivationArguments, keeper: Supervisor
 ) -> dict[str, Tensor]:
     """What the operation returned there; what it edited is edited here too."""

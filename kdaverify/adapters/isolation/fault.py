@@ -44,8 +44,8 @@ def fault_of(error: BaseException) -> CallFailure:
     if isinstance(error, WrongKernelError):
         return CallFailure("WRONG_KERNEL", str(error))
     if not isinstance(error, Exception):
-        return CallFailure("CRASH", f"the kernel ended its process: {told(error)}")
-    said = f"the kernel raised {told(error)}"
+        return CallFailure("CRASH", f"the kernel ended its process: {reported(error)}")
+    said = f"the kernel raised {reported(error)}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY.search(str(error)):
         return CallFailure("OOM", said)
     if _DEVICE.search(str(error)):
@@ -55,10 +55,10 @@ def fault_of(error: BaseException) -> CallFailure:
 
 def lost_device(error: BaseException) -> CallFailure:
     """A fault after which nothing more can run on the device in this process."""
-    return CallFailure("CRASH", f"the kernel left its device unusable: {told(error)}")
+    return CallFailure("CRASH", f"the kernel left its device unusable: {reported(error)}")
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """Type, text and place of an exception, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     # A missing function of torch is raised in torch; what has to change is the line that called it.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of, versions
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.adapters.isolation.activations import asked_activations
+from kdaverify.adapters.isolation.activations import remote_activations
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import CallFailure
 from kdaverify.adapters.isolation.messages import (
@@ -29,7 +29,7 @@ from kdaverify.adapters.isolation.messages import (
     Way,
 )
 from kdaverify.adapters.isolation.parcel import unpack
-from kdaverify.adapters.isolation.stages import asked_stages
+from kdaverify.adapters.isolation.stages import remote_stages
 from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
@@ -155,11 +155,11 @@ class Isolated(Adapter):
             self._called = self._keeper.process() is not None
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        return asked_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
+        return remote_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         self._called = True  # once one of them has run, its twin has more to say
-        return asked_activations(self._local.activations(dtype), dtype, self._way, self._keeper)
+        return remote_activations(self._local.activations(dtype), dtype, self._way, self._keeper)
 
     def begin(self, case: str) -> None:
         self._local.begin(case)
@@ -179,11 +179,11 @@ class Isolated(Adapter):
         )
 
     def proof(self) -> str:
-        return self._told().proof
+        return self._reported().proof
 
     def environment(self) -> dict[str, str]:
         try:
-            return dict(self._told().environment)
+            return dict(self._reported().environment)
         except CallFailure as fault:
             # A verdict is told even where the process cannot say what it would have run with.
             unknown = f"unknown: {fault.message.partition(chr(10))[0]}"
@@ -232,7 +232,7 @@ class Isolated(Adapter):
             _show_edits(tensor, arena.view(places[name]))
         return unpack(returned.parcels, inputs, self._keeper.outputs)
 
-    def _told(self) -> About:
+    def _reported(self) -> About:
         """What the twin reports of itself, read once after every call; of one that ended the
         process, what it reported before.
         """

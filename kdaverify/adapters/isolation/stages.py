@@ -18,7 +18,7 @@ from oracles.inputs import Inputs
 from oracles.tensors import TENSORS
 
 
-def asked_stages(
+def remote_stages(
     local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Supervisor
 ) -> dict[str, StageCall]:
     """The same stages, each run by the worker process.
@@ -28,9 +28,9 @@ def asked_stages(
         dtype, way: which stages of which adapter there.
     """
 
-    def asked(name: str, stage: StageCall) -> StageCall:
+    def tested(name: str, stage: StageCall) -> StageCall:
         def call(x: StageArguments) -> dict[str, Tensor]:
-            return _asked(
+            return _tested(
                 CallStage(
                     way,
                     dtype,
@@ -47,10 +47,10 @@ def asked_stages(
 
         return replace(stage, call=call)
 
-    return {name: asked(name, stage) for name, stage in local.items()}
+    return {name: tested(name, stage) for name, stage in local.items()}
 
 
-def _asked(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[str, Tensor]:
+def _tested(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[str, Tensor]:
     """What the stage returned there; what it edited is edited here too."""
     given = {
         name: getattr(x.inputs, name) for name in TENSORS if getattr(x.inputs, name) is not None

@@ -47,7 +47,7 @@ def _appended(own: Inputs) -> Inputs:
     return replace(own, **{**moved, "g": g, "beta": beta})
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     if problem.packed:
         return "tokens cannot be appended to every sequence of a pack"
     return ends_excluded(problem, gate=True, beta=True)
@@ -65,7 +65,7 @@ APPENDED_TOKENS: Final = Law(
         "the end of a sequence: a partial chunk, its last gate, its tail of rows (H6, H7, DESIGN-b)"
     ),
     check=appended_tokens,
-    asked=_asked,
+    untestable=_tested,
     becomes=_longer,
     draws={"packed": False},
     judged=True,

@@ -28,12 +28,14 @@ def law_problems(
     """Problems that the law can be tested on: dense ones where a kernel takes no packs and the law
     needs none, at a scale that it takes.
     """
-    asked: Bounds = {**bounds, "max_cost": bounds["max_cost"] * (JUDGED if law.judged else 1)}
+    tested: Bounds = {**bounds, "max_cost": bounds["max_cost"] * (JUDGED if law.judged else 1)}
     plain = draw(
-        problems(dtype=dtype, **law.draws, **asked).filter(
-            lambda p: p.T >= SHORTEST and law.asked(p) is None
+        problems(dtype=dtype, **law.draws, **tested).filter(
+            lambda p: p.T >= SHORTEST and law.untestable(p) is None
         )
     )
     scales, layouts = (draw(st.sampled_from(SCALES)), None), (plain.lengths, None)
     tried = [plain.replace(scale=scale, lengths=lengths) for lengths in layouts for scale in scales]
-    return next((p for p in tried if law.asked(p) is None and adapter.supports(p) is None), plain)
+    return next(
+        (p for p in tried if law.untestable(p) is None and adapter.supports(p) is None), plain
+    )

@@ -30,6 +30,8 @@ EQUAL_CHANNELS: Final = Law(
         " (GA5)"
     ),
     check=equal_channels,
-    asked=lambda problem: None if problem.gates == "channel" else "channels share a gate already",
+    untestable=lambda problem: (
+        None if problem.gates == "channel" else "channels share a gate already"
+    ),
     judged=True,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law
-from kdaverify.checks.laws.resample import drawn_anew
+from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -29,7 +29,7 @@ def later_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
         shown = kept[..., None, None] if name == "o" else torch.zeros(1, dtype=torch.bool)
         return shown.expand(found.shape)
 
-    other = drawn_anew(problem, tokens=kept, names=NAMES)
+    other = resampled(problem, tokens=kept, names=NAMES)
     return same_bits(
         adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
     )
@@ -41,7 +41,7 @@ def before(problem: Problem) -> Tensor:
     return (torch.arange(problem.T) < cut).expand(problem.B, problem.T)
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     return (
         None
         if not problem.packed and problem.T > 1
@@ -58,6 +58,6 @@ LATER_TOKENS: Final = Law(
         " triangular (A2, A3)"
     ),
     check=later_tokens,
-    asked=_asked,
+    untestable=_tested,
     draws={**LIVELY, "packed": False},
 )

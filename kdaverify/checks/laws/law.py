@@ -99,7 +99,7 @@ class Law:
         exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as
             examples.
         check: tests a kernel.
-        asked: why it cannot be tested on a problem; None if it can.
+        untestable: why it cannot be tested on a problem; None if it can.
         becomes: problems whose calls have the sizes and options of those that the law makes of a
             problem: a kernel must support them too.
         draws: which problems are generated for it: of KDA `Draws`, of other operators fields that
@@ -115,7 +115,7 @@ class Law:
     section: str
     exists_for: str
     check: Callable[[Adapter, Any], list[Outcome]]
-    asked: Callable[[Any], str | None] = of_any
+    untestable: Callable[[Any], str | None] = of_any
     becomes: Callable[[Any], tuple[Any, ...]] = nothing_else
     draws: Any = field(default_factory=Draws)
     backward: bool = False

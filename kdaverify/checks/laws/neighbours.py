@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, first_broken, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law
-from kdaverify.checks.laws.resample import drawn_anew
+from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -34,13 +34,13 @@ def _kept(adapter: Adapter, problem: Problem, parity: int) -> list[Outcome]:
         kept = tokens[..., None, None] if name == "o" else sequences[:, None, None, None]
         return kept.expand(found.shape)
 
-    other = drawn_anew(problem, tokens=tokens, sequences=sequences)
+    other = resampled(problem, tokens=tokens, sequences=sequences)
     return same_bits(
         adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
     )
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     used = [length for _, _, length in problem.spans if length]
     return (
         None
@@ -61,6 +61,6 @@ NEIGHBOURS: Final = Law(
         " V10, V11, H4)"
     ),
     check=neighbours,
-    asked=_asked,
+    untestable=_tested,
     draws={**LIVELY, "packed": True},
 )

@@ -29,7 +29,7 @@ NO_DECAY: Final = Law(
         " exponential (GA15, DESIGN-e)"
     ),
     check=no_decay,
-    asked=lambda problem: ends_excluded(problem, gate=True),
+    untestable=lambda problem: ends_excluded(problem, gate=True),
     becomes=_plain,
     judged=True,
 )

@@ -9,7 +9,7 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law, ends_excluded
-from kdaverify.checks.laws.resample import drawn_anew
+from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -22,7 +22,7 @@ def no_writes(adapter: Adapter, problem: Problem) -> list[Outcome]:
         problem,
         Relation(
             BitwiseCall(pure.inputs()),
-            BitwiseCall(drawn_anew(pure, tokens=nobody, names=("k", "v"))),
+            BitwiseCall(resampled(pure, tokens=nobody, names=("k", "v"))),
         ),
     )
 
@@ -40,7 +40,7 @@ NO_WRITES: Final = Law(
         " head"
     ),
     check=no_writes,
-    asked=lambda problem: ends_excluded(problem, beta=True),
+    untestable=lambda problem: ends_excluded(problem, beta=True),
     becomes=_pure,
     draws={**LIVELY, "state": ("random", "large", "asymmetric")},
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, first_broken, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law
-from kdaverify.checks.laws.resample import drawn_anew
+from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -35,12 +35,12 @@ def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
         adapter,
         problem,
         Relation(
-            BitwiseCall(problem.inputs()), BitwiseCall(drawn_anew(problem, heads=kept)), alike=alike
+            BitwiseCall(problem.inputs()), BitwiseCall(resampled(problem, heads=kept)), alike=alike
         ),
     )
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     return None if problem.HV > 1 else "one value head has no other beside it"
 
 
@@ -50,6 +50,6 @@ OTHER_HEADS: Final = Law(
     section="7, law 5",
     exists_for="indices of heads: rows, states, gates or accumulators of a neighbouring head (H23)",
     check=other_heads,
-    asked=_asked,
+    untestable=_tested,
     draws=LIVELY,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law
-from kdaverify.checks.laws.resample import TOKENS, drawn_anew
+from kdaverify.checks.laws.resample import TOKENS, resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -22,13 +22,13 @@ def padding(adapter: Adapter, problem: Problem) -> list[Outcome]:
     def alike(name: str, found: Tensor) -> Tensor:
         return used[..., None, None].expand(found.shape) if name == "o" else everywhere(name, found)
 
-    other = drawn_anew(problem, tokens=used, names=TOKENS)
+    other = resampled(problem, tokens=used, names=TOKENS)
     return same_bits(
         adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
     )
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     return (
         None
         if problem.packed and sum(problem.lengths or ()) < problem.T
@@ -47,6 +47,6 @@ PADDING: Final = Law(
         " slot 0 or -1 (P8, S16, V9)"
     ),
     check=padding,
-    asked=_asked,
+    untestable=_tested,
     draws={**LIVELY, "packed": True},
 )

@@ -33,7 +33,7 @@ def permuted_channels(adapter: Adapter, problem: Problem) -> list[Outcome]:
     )
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     return (
         None if max(problem.K, problem.V) > 1 else "one channel and one column have no other order"
     )
@@ -48,6 +48,6 @@ PERMUTED_CHANNELS: Final = Law(
         " tail of the width (GA17)"
     ),
     check=permuted_channels,
-    asked=_asked,
+    untestable=_tested,
     judged=True,
 )

@@ -55,7 +55,7 @@ PERMUTED_HEADS: Final = Law(
         " (D38)"
     ),
     check=permuted_heads,
-    asked=of_shared_gates,
+    untestable=of_shared_gates,
     becomes=lambda problem: (_grouped(problem),),
     draws=LIVELY,
     judged=True,

@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.later_tokens import LATER_TOKENS, NAMES, before
-from kdaverify.checks.laws.resample import drawn_anew
+from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
@@ -32,7 +32,7 @@ def prefix_gradients(adapter: Adapter, problem: Problem) -> list[Outcome]:
         rows = kept if name == "dg" else torch.ones_like(kept)
         return rows.view(*rows.shape, *[1] * (found.ndim - 2)).expand(found.shape)
 
-    other = drawn_anew(problem, tokens=kept, names=NAMES)
+    other = resampled(problem, tokens=kept, names=NAMES)
     return same_bits(
         adapter,
         problem,

@@ -82,7 +82,7 @@ def laws(adapter: Adapter, problem: Any, *, law: str) -> list[Outcome]:
     if law not in known:
         raise ProblemError(f"law: no law named {law!r}; known ones are {', '.join(known)}")
     chosen = known[law]
-    reason = chosen.asked(problem) or next(
+    reason = chosen.untestable(problem) or next(
         filter(None, map(adapter.supports, chosen.becomes(problem))), None
     )
     return skipped(f"{law}: {reason}") if reason else chosen.check(adapter, problem)

@@ -16,7 +16,7 @@ from oracles.tensors import TOKENS
 BY_KEY_HEAD: Final = ("q", "k")
 
 
-def drawn_anew(
+def resampled(
     problem: Problem,
     *,
     tokens: Tensor | None = None,

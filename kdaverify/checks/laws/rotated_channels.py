@@ -56,7 +56,7 @@ def turned(x: Tensor) -> Tensor:
     )
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     return of_shared_gates(problem) or (
         None
         if problem.K >= PLANES
@@ -76,7 +76,7 @@ ROTATED_CHANNELS: Final = Law(
         " lost, gates of one channel alone"
     ),
     check=rotated_channels,
-    asked=_asked,
+    untestable=_tested,
     draws={**LIVELY, "key": ("one-hot", "random", "coherent-0.6")},
     judged=True,
 )

@@ -44,6 +44,6 @@ SCALED_VALUES: Final = Law(
         " (O6, X6)"
     ),
     check=scaled_values,
-    asked=no_deep_decay,
+    untestable=no_deep_decay,
     draws={**LIVELY, "value": ("normal", "powers-of-two", "large")},
 )

@@ -70,7 +70,7 @@ def _at_the_end(own: Inputs, total: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(flat[0]) if row is None else flat[row] for row in rows])
 
 
-def _asked(problem: Problem) -> str | None:
+def _tested(problem: Problem) -> str | None:
     return of_shared_gates(problem) or ends_excluded(problem, gate=True)
 
 
@@ -85,7 +85,7 @@ SHIFTED_GATES: Final = Law(
         "calls without decay that take a path of their own: updates skipped or made twice (D33)"
     ),
     check=shifted_gates,
-    asked=_asked,
+    untestable=_tested,
     draws={**LIVELY, "value": ("normal", "powers-of-two")},
     judged=True,
 )

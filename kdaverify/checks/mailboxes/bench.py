@@ -88,9 +88,9 @@ class Trial:
         """By what factor each rms error exceeds another's; inf over one of 0."""
         return {place: _factor(error, other.errors[place]) for place, error in self.errors.items()}
 
-    def only(self, asked: Callable[[Place], bool]) -> Trial:
+    def only(self, tested: Callable[[Place], bool]) -> Trial:
         """The same, of some regimes and outputs."""
-        shares = {place: share for place, share in self.shares.items() if asked(place)}
+        shares = {place: share for place, share in self.shares.items() if tested(place)}
         return replace(self, shares=shares, errors={place: self.errors[place] for place in shares})
 
 

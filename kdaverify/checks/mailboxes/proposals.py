@@ -104,7 +104,7 @@ def judge(bench: DesignTest) -> Iterator[Judgement]:
     yield _single_buffers(narrow)
 
 
-def _measured(asked: Judgement, trial: Trial, base: Trial, memory: Drift) -> Judgement:
+def _measured(tested: Judgement, trial: Trial, base: Trial, memory: Drift) -> Judgement:
     """The judgement that the figures give: within every tolerance, and no drift."""
     overflows = list(
         dict.fromkeys(place[0] for place, share in trial.shares.items() if math.isinf(share))
@@ -122,7 +122,7 @@ def _measured(asked: Judgement, trial: Trial, base: Trial, memory: Drift) -> Jud
         "worst": trial.worst,
         "memory": memory,
     }
-    return replace(asked, yes=trial.share <= 1 and memory.within, because=because, **found)
+    return replace(tested, yes=trial.share <= 1 and memory.within, because=because, **found)
 
 
 def _factors(trial: Trial, base: Trial) -> dict[str, float]:

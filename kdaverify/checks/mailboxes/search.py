@@ -131,12 +131,12 @@ class Study:
             regime: self.bench.first_overflow(formats, regime) or "a gradient" for regime in beyond
         }
         if len(self.refused) < len(self.bench.regimes):
-            self.ends = [wide.only(self._asked), self._trial(own)]
+            self.ends = [wide.only(self._tested), self._trial(own)]
 
     def _trial(self, formats: Mapping[str, Format]) -> Trial:
-        return self.bench.trial(formats).only(self._asked)
+        return self.bench.trial(formats).only(self._tested)
 
-    def _asked(self, place: Place) -> bool:
+    def _tested(self, place: Place) -> bool:
         return place[0] not in self.refused and (self.part == "forward" or place[1] in GRADIENTS)
 
     def _moves(self) -> dict[str, list[Format]]:

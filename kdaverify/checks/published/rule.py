@@ -62,12 +62,12 @@ def all_of(*criteria: Criterion) -> RuleResult:
     """Passes where every criterion is met;
     reports the one with the largest excess, or the nearest to its limit.
     """
-    told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
+    reported = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
     return RuleResult(
         RuleOutcome.PASS if all(criterion.met for criterion in criteria) else RuleOutcome.FAIL,
-        told.statistic,
-        told.value,
-        told.limit,
+        reported.statistic,
+        reported.value,
+        reported.limit,
     )
 
 

@@ -94,7 +94,7 @@ def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
         return False
     tried = (domain.fit(entry.problem) for entry in panel(dtype, "smoke"))
     return any(
-        chosen.asked(problem) is None and not any(map(domain.refuses, chosen.becomes(problem)))
+        chosen.untestable(problem) is None and not any(map(domain.refuses, chosen.becomes(problem)))
         for problem in tried
     )
 

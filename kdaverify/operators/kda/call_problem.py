@@ -83,8 +83,8 @@ def call_problem(
         Problem.model_validate({**plain, **shape, **narrower})
         for shape, narrower in product(shapes, narrowers)
     ]
-    asked = [fitted(adapter, problem, backward=rule.backward) for problem in wanted]
-    return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])
+    tested = [fitted(adapter, problem, backward=rule.backward) for problem in wanted]
+    return next((problem for problem in tested if adapter.supports(problem) is None), tested[0])
 
 
 def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:

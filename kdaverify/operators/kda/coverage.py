@@ -42,15 +42,15 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
     from kdaverify.problems import Problem
     from kdaverify.problems.combinations import STRENGTH, CombinationRow, coverage
 
-    asked = {
+    tested = {
         (one.problem, one.detail["direction"])
         for one in verdicts
         if one.property == "combined" and one.status.judged
     }
     judged = [
         CombinationRow(problem, direction)
-        for asked_of, direction in asked
-        if isinstance(problem := problem_from_json(asked_of), Problem)
+        for implementation_of, direction in tested
+        if isinstance(problem := problem_from_json(implementation_of), Problem)
     ]
     possible = _array(adapter, profile)
     return tuple(
@@ -71,7 +71,7 @@ def space(adapter: Adapter, profile: str) -> Space:
     from kdaverify.checks.resume import cuts_within
     from kdaverify.problems.combinations import Space
 
-    def dearest(dtype: str, direction: Direction) -> float:
+    def most_expensive(dtype: str, direction: Direction) -> float:
         limits = (_BACKWARD if direction.startswith("gradients") else _FORWARD)[profile]
         return limits[dtype in ("bf16", "fp16")]
 
@@ -81,7 +81,7 @@ def space(adapter: Adapter, profile: str) -> Space:
         adapter.dtypes,
         dense,
         packed,
-        dearest,
+        most_expensive,
         lambda problem: bool(cuts_within(problem, adapter.domain)),
         adapter.compiled,
     )

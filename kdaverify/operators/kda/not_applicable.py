@@ -34,7 +34,7 @@ def exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems import panel
 
-    asked = [
+    tested = [
         fitted(adapter, entry.problem)
         for dtype in adapter.dtypes
         for entry in panel(dtype, profile)
@@ -43,7 +43,7 @@ def exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
         sorted(
             {
                 output
-                for problem in asked
+                for problem in tested
                 if adapter.supports(problem) is None
                 for output in adapter.exposes(problem)
             }

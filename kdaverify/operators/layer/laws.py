@@ -48,7 +48,7 @@ class LayerLaw:
     Args:
         needs: parameters and functions of the declaration without which it cannot be tested.
         cases: of a problem.
-        asked: why there is none; None if there is.
+        untestable: why there is none; None if there is.
         of_gradients: the gradient of hidden is compared, and out otherwise.
     """
 
@@ -57,7 +57,7 @@ class LayerLaw:
     exists_for: str
     needs: tuple[str, ...]
     cases: Cases
-    asked: Callable[[Any], str | None] = of_any
+    untestable: Callable[[Any], str | None] = of_any
     of_gradients: bool = False
 
 

@@ -117,7 +117,7 @@ class LayerOperator(FunctionOperator):
             (f"{name}-{law}", (law, problem))
             for name, problem in self.panel(adapter, profile)
             for law in applicable(adapter)
-            if LAWS[law].asked(problem) is None
+            if LAWS[law].untestable(problem) is None
         ]
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
@@ -203,7 +203,7 @@ def _as_law(law: LayerLaw) -> Law:
         "reference, whole layers",
         law.exists_for,
         checked(law),
-        asked=law.asked,
+        untestable=law.untestable,
         backward=law.of_gradients,
     )
 

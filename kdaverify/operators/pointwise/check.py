@@ -123,21 +123,21 @@ class _ActivationRun:
     def _outcome(
         self, name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments
     ) -> Outcome:
-        unasked = int(torch.isinf(allowed.bound).sum())
+        untested = int(torch.isinf(allowed.bound).sum())
         beyond = (
-            f"{unasked} of {found.numel()} elements not judged: a factor or a product of the"
+            f"{untested} of {found.numel()} elements not judged: a factor or a product of the"
             " formula is no fp32 number"
         )
-        if unasked == found.numel():
+        if untested == found.numel():
             return Outcome(name, Status.SKIP, f"{self.problem.op}: {name}: {beyond}")
         comparison = compare_elements(name, found, allowed, x)
-        told = [f"{self.problem.op}: {comparison}"]
+        reported = [f"{self.problem.op}: {comparison}"]
         if name == "g" and comparison.status is Status.PASS:
-            told.append(two_measures(found, allowed))
+            reported.append(two_measures(found, allowed))
         return Outcome(
             name,
             comparison.status,
-            "\n  ".join([*told, *([beyond] if unasked else [])]),
+            "\n  ".join([*reported, *([beyond] if untested else [])]),
             comparison,
             METHOD,
         )
@@ -162,11 +162,11 @@ def _called(
         fault = fault_of(error)
         raise CallError(Status(fault.kind), "call", f"{op}: {fault.message}") from error
     if not isinstance(returned, Mapping):
-        told = (
+        reported = (
             f"{op}: wanted the gradients by name ({', '.join(wanted)}), got"
             f" {type(returned).__name__}"
         )
-        raise CallError(Status.TYPE, "gradients", told)
+        raise CallError(Status.TYPE, "gradients", reported)
     for name, (shape, fmt) in wanted.items():
         check_kind(name, returned.get(name), tuple(shape), fmt.dtype)
     for name, tensor in {**x.tensors, "cotangent": x.cotangent}.items():

@@ -51,7 +51,7 @@ class PointwiseCase:
         }
         found = dict[str, Scale]()
         for formats, cotangent in ((types, None), (back, x.cotangent)):
-            told = allowances(
+            reported = allowances(
                 self.problem.op,
                 x.tensors,
                 x.setting,
@@ -59,7 +59,7 @@ class PointwiseCase:
                 rounded=rounded,
                 formats=formats,
             )
-            for name, allowed in told.items():
+            for name, allowed in reported.items():
                 found[name] = Scale(allowed.exact, 1.0, 1.0, allowed.bound.clamp(min=LEAST))
         return found
 
@@ -80,5 +80,5 @@ class PointwiseCase:
 
     @property
     def _arguments(self) -> ActivationArguments:
-        asked = self.problem.question()
-        return ActivationArguments(asked.tensors, asked.setting, asked.cotangent)
+        tested = self.problem.question()
+        return ActivationArguments(tested.tensors, tested.setting, tested.cotangent)

@@ -29,11 +29,11 @@ def compare_elements(
         x: the call, to say what made the worst element.
     """
     actual, exact = found.detach().double(), allowed.exact
-    asked = torch.isfinite(allowed.bound)
+    tested = torch.isfinite(allowed.bound)
     highest = torch.finfo(allowed.format.dtype).max
     above, below = exact + allowed.bound > highest, exact - allowed.bound < -highest
     beyond = (above & (actual >= highest)) | (below & (actual <= -highest))
-    error = torch.where(asked & ~beyond, (actual - exact).abs(), 0.0)
+    error = torch.where(tested & ~beyond, (actual - exact).abs(), 0.0)
     ratios = torch.where(error == 0, 0.0, error / allowed.bound)
     lost = ~torch.isfinite(error)
     at = first_true(lost) if bool(lost.any()) else int(ratios.argmax())
@@ -63,7 +63,9 @@ def compare_elements(
         found=float(actual.flatten()[at]),
         exact=float(exact.flatten()[at]),
         vacuous=negative_controls(
-            exact, torch.zeros_like(asked), lambda wrong: bool((wrong.abs() <= allowed.bound).all())
+            exact,
+            torch.zeros_like(tested),
+            lambda wrong: bool((wrong.abs() <= allowed.bound).all()),
         ),
     )
 
@@ -71,10 +73,10 @@ def compare_elements(
 def two_measures(g: Tensor, allowed: ResultTolerance) -> str:
     """How far g is off relatively, and how far the decay is that it stands for."""
     exact = allowed.exact
-    asked = torch.isfinite(allowed.bound) & torch.isfinite(g)
-    error = torch.where(asked, (g.double() - exact).abs(), 0.0)
+    tested = torch.isfinite(allowed.bound) & torch.isfinite(g)
+    error = torch.where(tested, (g.double() - exact).abs(), 0.0)
     relative = (error / exact.abs().clamp(min=allowed.format.min_normal)).max()
-    decay = torch.where(asked, (g.double().exp() - exact.exp()).abs(), 0.0).max()
+    decay = torch.where(tested, (g.double().exp() - exact.exp()).abs(), 0.0).max()
     return (
         f"g is off by {float(relative):.3g} of itself at most, the decay exp(g) by"
         f" {float(decay):.3g}; {float((error / allowed.kept).max()):.3g} times the tolerance of a"

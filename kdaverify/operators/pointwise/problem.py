@@ -95,12 +95,12 @@ class ActivationProblem(Canonical):
             for axis, table in tables.items()
             if getattr(self, axis) not in table
         ]
-        if self.op == "gate_bounded" and self.asked >= 0:
+        if self.op == "gate_bounded" and self.tested >= 0:
             complaints.append(
-                f"setting: wanted a negative lower bound, got {self.asked}; -5 is usual"
+                f"setting: wanted a negative lower bound, got {self.tested}; -5 is usual"
             )
-        if self.op in ("beta_sigmoid", "l2norm") and self.asked <= 0:
-            complaints.append(f"setting: wanted a positive number, got {self.asked}")
+        if self.op in ("beta_sigmoid", "l2norm") and self.tested <= 0:
+            complaints.append(f"setting: wanted a positive number, got {self.tested}")
         if self.op == "beta_sigmoid" and self.K != 1:
             complaints.append(f"K: beta has no channels, got {self.K}; leave it out")
         if complaints:
@@ -108,7 +108,7 @@ class ActivationProblem(Canonical):
         return self
 
     @property
-    def asked(self) -> float:
+    def tested(self) -> float:
         """The setting, the usual one where none is stated."""
         return SETTINGS[self.op] if self.setting is None else self.setting
 
@@ -139,7 +139,7 @@ class ActivationProblem(Canonical):
             bias = BIASES[self.bias](self._stream("dt_bias"), (self.HV, self.K))
             if bias is not None:
                 tensors["dt_bias"] = self._parameter(bias)
-        return ActivationTensors(tensors, self._cotangent(shape), self.asked)
+        return ActivationTensors(tensors, self._cotangent(shape), self.tested)
 
     def _cotangent(self, shape: tuple[int, ...]) -> Tensor:
         drawn = COTANGENTS[self.cotangent](self._stream("cotangent"), shape)

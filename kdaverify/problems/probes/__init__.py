@@ -25,12 +25,12 @@ def probes(dtype: str, profile: str) -> tuple[Probe, ...]:
     """
     check_profile(profile)
     rank = [*PROFILES].index
-    asked = [
+    tested = [
         probe
         for probe in PROBES.values()
         if rank(probe.profile) <= rank(profile) and dtype in probe.dtypes
     ]
-    return tuple(probe.of(probe.problem.replace(dtype=dtype)) for probe in asked)
+    return tuple(probe.of(probe.problem.replace(dtype=dtype)) for probe in tested)
 
 
 __all__ = ["PROBES", "Measure", "Probe", "probes"]

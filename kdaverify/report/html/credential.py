@@ -71,7 +71,7 @@ class Credential(BaseModel):
         legal_runs, false_alarms: runs of conforming kernels, and those that were rejected.
         unfinished: faults that were not tested in full, and are not among the total.
         faults: each of the total.
-        legal: runs of conforming kernels by profile.
+        conforming: runs of conforming kernels by profile.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -84,11 +84,11 @@ class Credential(BaseModel):
     false_alarms: int = Field(ge=0)
     unfinished: int = Field(default=0, ge=0)
     faults: tuple[CredentialFault, ...] = ()
-    legal: tuple[ConformingRun, ...] = ()
+    conforming: tuple[ConformingRun, ...] = ()
 
     def under(self, profile: str) -> ProfileCredential | None:
         """The same for one profile; None where the matrix was not measured under it."""
-        runs = [run for run in self.legal if run.profile == profile]
+        runs = [run for run in self.conforming if run.profile == profile]
         caught = (
             self.killed
             if profile == self.profile

@@ -40,7 +40,7 @@ class Environment:
 
 def environments(rows: Rows) -> list[Environment]:
     """Of every implementation."""
-    told = rows.full.group_by("implementation", "versions").len().collect(engine="streaming")
+    reported = rows.full.group_by("implementation", "versions").len().collect(engine="streaming")
     spent = dict(
         rows.full.group_by("implementation")
         .agg(pl.col("duration_s").sum())
@@ -51,17 +51,19 @@ def environments(rows: Rows) -> list[Environment]:
         _environment(
             rows.counted.filter(pl.col("implementation") == name),
             name,
-            told.filter(pl.col("implementation") == name),
+            reported.filter(pl.col("implementation") == name),
             spent[name],
         )
         for name in rows.implementations
     ]
 
 
-def _environment(own: pl.DataFrame, name: str, told: pl.DataFrame, seconds: float) -> Environment:
+def _environment(
+    own: pl.DataFrame, name: str, reported: pl.DataFrame, seconds: float
+) -> Environment:
     versions: dict[str, set[str]] = {}
     kernels: dict[str, int] = {}
-    for _, row, times in told.iter_rows():
+    for _, row, times in reported.iter_rows():
         for package, version in json.loads(row or "{}").items():
             if package == "kernel":
                 kernels[version] = kernels.get(version, 0) + times

@@ -58,14 +58,16 @@ class Heat:
 
 def heats(rows: Rows) -> list[Heat]:
     """A map for every implementation."""
-    asked = rows.counted.filter(pl.col("judged") & pl.col("key").is_not_null())
+    tested = rows.counted.filter(pl.col("judged") & pl.col("key").is_not_null())
     figures = (
         pl.col("ratio").max().alias("worst"),
         pl.len().alias("judged"),
         pl.col("rejects").sum().alias("failed"),
     )
-    found = asked.group_by("implementation", "regime", "key").agg(figures)
-    spots = {(name, gate, key): _spot(*told) for name, gate, key, *told in found.iter_rows()}
+    found = tested.group_by("implementation", "regime", "key").agg(figures)
+    spots = {
+        (name, gate, key): _spot(*reported) for name, gate, key, *reported in found.iter_rows()
+    }
     gates, keys = (
         _known({place[axis] for place in spots}, order)
         for axis, order in ((1, (*GATES,)), (2, (*COHERENCE, *KEYS)))

@@ -62,15 +62,15 @@ class Rows:
         `asked` identifies cases (`Verdict.asked`), `same` their outputs; `row` is the place in
         `full`.
         """
-        status, asked = pl.col("status"), ("property", "dtype", "case", "detail")
+        status, tested = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
             *("row", "T", "ratio", "seed", "digits_fewer"),
             *(pl.col(name).fill_null("").cast(pl.Categorical) for name in COUNTED),
             status.is_in(REJECTS).alias("rejects"),
             status.is_in(UNJUDGED).not_().alias("judged"),
             (status.eq(Status.PASS.value) & pl.col("vacuous").list.len().eq(0)).alias("proves"),
-            pl.struct(asked).hash(0).alias("asked"),
-            pl.struct(*asked, "output").hash(0).alias("same"),
+            pl.struct(tested).hash(0).alias("asked"),
+            pl.struct(*tested, "output").hash(0).alias("same"),
             pl.col("problem").str.extract(r'"key":"([^"]*)"').cast(pl.Categorical).alias("key"),
         )
         return frame.collect(engine="streaming")
@@ -94,7 +94,9 @@ class Rows:
             .filter(pl.col("row").is_in(list(rows)))
             .collect(engine="streaming")
         )
-        found = {row["row"]: {**row, "recheck": _told(row["recheck"])} for row in frame.to_dicts()}
+        found = {
+            row["row"]: {**row, "recheck": _reported(row["recheck"])} for row in frame.to_dicts()
+        }
         return [found[row] for row in rows]
 
     def verdicts(self, rows: Sequence[int]) -> dict[int, Verdict]:
@@ -131,5 +133,5 @@ def rows_in(tables: Iterable[Table]) -> Rows:
     return Rows(pl.concat([table.rows for table in tables]))
 
 
-def _told(recheck: str | None) -> str:
+def _reported(recheck: str | None) -> str:
     return "" if recheck is None else str(TypeAdapter(Recheck).validate_json(recheck))

@@ -271,24 +271,24 @@ def _where(wrong: pl.DataFrame) -> str:
         ("Outputs", _most(wrong["output"])),
         ("Gates", _most(wrong["regime"])),
     )
-    told = [
+    text = [
         f"{label}: {most}" for label, most in (("Diagnosis", _diagnoses(wrong)), *parts) if most
     ]
-    return f"{'. '.join(told)}." if told else ""
+    return f"{'. '.join(text)}." if text else ""
 
 
 def _diagnoses(wrong: pl.DataFrame) -> str:
     """What fits; else that nothing does."""
-    told = wrong["diagnosis"].cast(pl.String)
-    fitting, diagnosed = told.filter(told.str.starts_with(FITS)), int((told != "").sum())
+    text = wrong["diagnosis"].cast(pl.String)
+    fitting, diagnosed = text.filter(text.str.starts_with(FITS)), int((text != "").sum())
     return _most(fitting) or (
         f"no known bug matches ({counted(diagnosed, 'case')})" if diagnosed else ""
     )
 
 
 def _most(names: pl.Series) -> str:
-    told = names.cast(pl.String)
-    counts = told.filter(told != "").value_counts(sort=True)
+    text = names.cast(pl.String)
+    counts = text.filter(text != "").value_counts(sort=True)
     named = ", ".join(
         f"{headline(name)} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows()
     )

@@ -29,7 +29,7 @@ class Standards:
     """
 
     implementation: str
-    asked: int
+    tested: int
     rejected: int
     benchmark: str
     tallies: tuple[PublishedRuleCounts, ...]
@@ -41,7 +41,7 @@ class Standards:
 
 def standards(rows: Rows) -> list[Standards]:
     """Of every implementation that published rules were applied to."""
-    asked = rows.full.filter(pl.col("published") != "{}").with_columns(
+    tested = rows.full.filter(pl.col("published") != "{}").with_columns(
         pl.col("status").is_in(REJECTS).alias("rejects")
     )
     figures = (
@@ -52,7 +52,7 @@ def standards(rows: Rows) -> list[Standards]:
     totals = {
         row["implementation"]: row
         for row in (
-            asked.group_by("implementation").agg(figures).collect(engine="streaming").to_dicts()
+            tested.group_by("implementation").agg(figures).collect(engine="streaming").to_dicts()
         )
     }
     said = (
@@ -62,7 +62,7 @@ def standards(rows: Rows) -> list[Standards]:
         .alias("said")
     )
     sets = (
-        asked.select("implementation", "rejects", said)
+        tested.select("implementation", "rejects", said)
         .group_by("implementation", "rejects", "said")
         .len()
     )

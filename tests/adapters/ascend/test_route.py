@@ -19,10 +19,10 @@ LARGE = Work(dtype=torch.bfloat16, HV=32, K=128, V=128, lengths=(8192,), chunk_s
 
 
 def test_the_panel_asks_on_either_side_of_the_switch() -> None:
-    asked = {entry.name: entry.problem for entry in panel("bf16", "acceptance", real_sizes=True)}
+    tested = {entry.name: entry.problem for entry in panel("bf16", "acceptance", real_sizes=True)}
     routes: list[str] = []
     for name in ("real-heads-below-a-route", "real-heads-on-a-route"):
-        p = asked[name]
+        p = tested[name]
         routes.append(
             route(
                 MAIN,

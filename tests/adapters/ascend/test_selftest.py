@@ -34,7 +34,7 @@ READINGS = {
 @pytest.mark.parametrize("handed", READINGS)
 @pytest.mark.parametrize("width", [16, 64, 128])
 def test_every_reading_answers_differently(handed: str, width: int) -> None:
-    asked = selftest.question(H=2, HV=4, width=width, dtype=torch.bfloat16, state=True)
+    tested = selftest.question(H=2, HV=4, width=width, dtype=torch.bfloat16, state=True)
     others = [
         *selftest.scales(),
         *selftest.values(),
@@ -48,7 +48,7 @@ def test_every_reading_answers_differently(handed: str, width: int) -> None:
     ]
     written = [selftest.Reading("o head-major", o=selftest.head_major)]
     answers = {
-        reading.said: _answer(reading, asked)
+        reading.said: _answer(reading, tested)
         for reading in [selftest.Reading(""), *READINGS[handed], *others, *layouts, *written]
     }
     for (one, a), (other, b) in combinations(answers.items(), 2):
@@ -58,8 +58,8 @@ def test_every_reading_answers_differently(handed: str, width: int) -> None:
         )
 
 
-def _answer(reading: selftest.Reading, asked: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-    o, state = recurrence(reading.call(asked))
+def _answer(reading: selftest.Reading, tested: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    o, state = recurrence(reading.call(tested))
     return reading.o(o).flatten(), reading.state(state).flatten()
 
 
@@ -73,7 +73,7 @@ def test_a_gate_form_reads_what_it_handed(ask: Ask, form: GateForm) -> None:
         assert torch.equal(form.hand(got, 64).float(), form.hand(x, 64))
 
 
-def test_sums_start_anew_in_every_chunk_and_sequence(ask: Ask) -> None:
+def test_sums_start_again_in_every_chunk_and_sequence(ask: Ask) -> None:
     x = ask(B=1, lengths=(3, 70), T=73, gate="slow").inputs()
     handed = CUMULATED_NATURAL.hand(x, 64)[0, :, 0, 0].double()
     one = x.g[0, :, 0, 0].double()

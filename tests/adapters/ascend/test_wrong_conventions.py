@@ -30,7 +30,7 @@ PROBED_LATER: list[tuple[str, dict[str, Any], str]] = [
     ("BSND", {"gate": "log2"}, "declared gate='log', but behaves as gate='log2'"),
     ("NTD", {"gate": "decay"}, "declared gate='log', but behaves as gate='decay'"),
 ]
-TOLD: list[tuple[str, dict[str, Any], str]] = [
+REPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("BSND", {"start": "other"}, "the initial state read in the other order"),
     ("BNSD", {"final": "other"}, "the final state written in the other order"),
     ("BSND", {"scale": "twice"}, "the scale applied twice"),
@@ -45,7 +45,7 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
         "gates read as natural log, summed from the start of the chunk",
     ),
 ]
-TOLD_LATER: list[tuple[str, dict[str, Any], str]] = [
+REPORTED_LATER: list[tuple[str, dict[str, Any], str]] = [
     (
         "BSND",
         {"gate": "summed log2"},
@@ -57,7 +57,7 @@ TOLD_LATER: list[tuple[str, dict[str, Any], str]] = [
     ("BNSD", {"o_as_inputs": True}, "o head-major, as the inputs (declared: sequence-major)"),
     ("NTD", {"o_as_inputs": True}, "o head-major, as the inputs (declared: sequence-major)"),
 ]
-TOLD_EARLY: list[tuple[str, dict[str, Any], str]] = [
+REPORTED_EARLY: list[tuple[str, dict[str, Any], str]] = [
     (
         "BSND",
         {"gate": "natural"},
@@ -83,9 +83,9 @@ def test_a_wrong_declaration_is_a_convention_error(
 
 @pytest.mark.parametrize(
     ("revision", "layout", "changes", "said"),
-    [(name, *case) for name in REVISIONS for case in TOLD]
-    + [(name, *case) for name in LATER for case in TOLD_LATER]
-    + [("early", *case) for case in TOLD_EARLY],
+    [(name, *case) for name in REVISIONS for case in REPORTED]
+    + [(name, *case) for name in LATER for case in REPORTED_LATER]
+    + [("early", *case) for case in REPORTED_EARLY],
 )
 def test_what_no_declaration_expresses_is_named_by_the_self_test(
     ask: Ask, plant: Plant, *, revision: str, layout: str, changes: dict[str, Any], said: str

@@ -47,11 +47,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ] or [None]
         if place is not None:
             (packages / name).symlink_to(place)
-    asked = subprocess.run(
+    tested = subprocess.run(
         [python, "-c", "import numpy, safetensors, ml_dtypes"], capture_output=True, check=False
     )
-    if asked.returncode:
-        pytest.skip(f"the second venv does not find its packages: {asked.stderr.decode()[-200:]}")
+    if tested.returncode:
+        pytest.skip(f"the second venv does not find its packages: {tested.stderr.decode()[-200:]}")
     return python
 
 

@@ -121,7 +121,7 @@ def test_the_manifest_says_what_is_wanted(export: Export) -> None:
     assert manifest["declaration"]["contract"] == "recurrent-fp32"
 
 
-def test_a_case_asked_twice_is_written_once(export: Export, questions: list[Question]) -> None:
+def test_a_case_tested_twice_is_written_once(export: Export, questions: list[Question]) -> None:
     once = export()
     questions.append(questions[0])
     twice = export("again")

@@ -23,7 +23,7 @@ from tests.adapters.fla.conftest import CHUNKS, RECURRENCES, House
 
 @pytest.mark.parametrize("name", CHUNKS)
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_every_function_is_legal_there_and_back(house: House, name: str, op: Any) -> None:
+def test_every_function_is_conforming_there_and_back(house: House, name: str, op: Any) -> None:
     for panel, dtype in zip(NAMES, ("fp32", "bf16", "fp16", "bf16"), strict=True):
         found = activations(house(name), activation_panel(panel, op, dtype))
         assert {outcome.status for outcome in found} == {Status.PASS} and len(found) >= 2

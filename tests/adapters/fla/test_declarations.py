@@ -59,7 +59,7 @@ def test_options_are_part_of_the_name_and_of_the_declaration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "reported"),
     [
         ("fla:colour=red", "no option 'colour'; it has chunk_size, safe_gate"),
         ("fla:chunk_size=16", "chunk_size: wanted one of 32, 64, got '16'"),
@@ -68,8 +68,8 @@ def test_options_are_part_of_the_name_and_of_the_declaration() -> None:
         ("fla:state=vk,state", "wanted each option once"),
     ],
 )
-def test_options_that_do_not_exist_are_refused_with_those_that_do(spec: str, told: str) -> None:
-    with pytest.raises(AdapterError, match=re.escape(told)):
+def test_options_that_do_not_exist_are_refused_with_those_that_do(spec: str, reported: str) -> None:
+    with pytest.raises(AdapterError, match=re.escape(reported)):
         find(spec)
 
 

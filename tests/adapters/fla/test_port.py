@@ -140,9 +140,9 @@ def test_gates_go_there_and_back_in_base_2(ask: Ask) -> None:
 
 def complaint(function: Any, problem: Problem) -> str:
     stage = stage_call("cumsum", lambda: function)
-    with pytest.raises(AdapterError) as told:
+    with pytest.raises(AdapterError) as reported:
         stage.call(arguments(problem, port()))
-    return str(told.value)
+    return str(reported.value)
 
 
 def test_parameters_that_do_not_fit_are_named(ask: Ask) -> None:
@@ -159,7 +159,7 @@ def test_parameters_that_do_not_fit_are_named(ask: Ask) -> None:
     assert "has no parameter cu_seqlens" in complaint(unpacked, ask(**PACK))
 
 
-def test_too_few_results_are_told(ask: Ask) -> None:
+def test_too_few_results_are_reported(ask: Ask) -> None:
     adapter, problem = port(), ask(T=3)
     x = arguments(problem, adapter)
     x = x.beside(chain({name: adapter.stages("fp32")[name] for name in ("cumsum", "intra")}, x))
@@ -175,7 +175,7 @@ def test_too_few_results_are_told(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "reported"),
     [
         ("fla_port:colour=red", "no option 'colour'; it has module, dtypes"),
         ("fla_port:gate=log", "takes options: fla_port:module=MODULE"),
@@ -186,8 +186,8 @@ def test_too_few_results_are_told(ask: Ask) -> None:
         (f"fla_port:module={MODULE},contract=chunk", "contract: contract 'chunk' is not known"),
     ],
 )
-def test_a_port_that_cannot_be_named_says_why(spec: str, told: str) -> None:
-    with pytest.raises(AdapterError, match=re.escape(told)):
+def test_a_port_that_cannot_be_named_says_why(spec: str, reported: str) -> None:
+    with pytest.raises(AdapterError, match=re.escape(reported)):
         find(spec)
 
 

@@ -22,7 +22,7 @@ PACK: dict[str, Any] = {"B": 1, "H": 1, "HV": 2, "lengths": (5, 0, 64), "T": 70}
 SOME = {"gate": "slow", "key": "coherent-0.9"}
 
 
-def is_legal(outcome: Outcome) -> bool:
+def is_conforming(outcome: Outcome) -> bool:
     """Within budget, or a near miss, which a session asks again: the interpreter's sums, and the
     family's, are this processor's.
     """
@@ -35,12 +35,12 @@ def is_legal(outcome: Outcome) -> bool:
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")]
 )
-def test_every_stage_function_is_legal_on_exact_inputs_and_on_its_own(
+def test_every_stage_function_is_conforming_on_exact_inputs_and_on_its_own(
     house: House, ask: Ask, name: str, dtype: str
 ) -> None:
     for feed in FEEDS:
         found = stages(house(name), ask(dtype=dtype, **PACK, **SOME), feed=feed)
-        assert all(is_legal(outcome) for outcome in found)
+        assert all(is_conforming(outcome) for outcome in found)
         assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == list(
             FUNCTIONS
         )
@@ -49,26 +49,26 @@ def test_every_stage_function_is_legal_on_exact_inputs_and_on_its_own(
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")]
 )
-def test_every_stage_function_of_the_backward_is_legal_too(
+def test_every_stage_function_of_the_backward_is_conforming_too(
     house: House, ask: Ask, name: str, dtype: str
 ) -> None:
     for feed in FEEDS:
         found = backward_stages(house(name), ask(dtype=dtype, **PACK, **SOME), feed=feed)
-        assert all(is_legal(outcome) for outcome in found)
+        assert all(is_conforming(outcome) for outcome in found)
         lacking = LACKING["npu" if name == "triton_npu" else "cuda"]
         exposed = [function for function in BACKWARD_FUNCTIONS if function not in lacking]
         assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == exposed
 
 
-def test_anchored_diagonal_blocks_are_legal_too(house: House, ask: Ask) -> None:
+def test_anchored_diagonal_blocks_are_conforming_too(house: House, ask: Ask) -> None:
     safe = house("triton_npu").configured({"safe_gate": "yes"})
     assert first_wrong(safe, ask(dtype="bf16", **PACK), backward=True) is None
 
 
-def test_hard_resets_are_not_asked_of_functions_that_take_cumulative_gates(
+def test_hard_resets_are_not_tested_of_functions_that_take_cumulative_gates(
     house: House, ask: Ask
 ) -> None:
-    for asked in (stages, backward_stages):
+    for tested in (stages, backward_stages):
         assert {
-            outcome.status for outcome in asked(house("fla"), ask(dtype="bf16", gate="hard-reset"))
+            outcome.status for outcome in tested(house("fla"), ask(dtype="bf16", gate="hard-reset"))
         } == {Status.SKIP}

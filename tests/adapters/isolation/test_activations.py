@@ -41,14 +41,14 @@ WRONG = Activated(
 def test_an_operation_gives_there_what_it_gives_here(isolated: Any) -> None:
     adapter = isolated("RIGHT")
     for op in OPERATIONS:
-        asked = activation_panel("mixed", op, "bf16")  # pyright: ignore[reportArgumentType]
-        here, there = (activations(which, asked) for which in (RIGHT, adapter))
+        tested = activation_panel("mixed", op, "bf16")  # pyright: ignore[reportArgumentType]
+        here, there = (activations(which, tested) for which in (RIGHT, adapter))
         assert [(outcome.output, outcome.message) for outcome in here] == [
             (outcome.output, outcome.message) for outcome in there
         ]
 
 
-def test_what_goes_wrong_there_is_told_here(isolated: Any) -> None:
+def test_what_goes_wrong_there_is_reported_here(isolated: Any) -> None:
     adapter = isolated("WRONG")
     wanted = {
         "gate_softplus": ("call", "MUTATED_INPUT"),
@@ -56,8 +56,8 @@ def test_what_goes_wrong_there_is_told_here(isolated: Any) -> None:
         "beta_sigmoid": ("call", "CRASH"),
         "l2norm": None,
     }
-    for op, told in wanted.items():
+    for op, reported in wanted.items():
         found = activations(adapter, activation_panel("usual", op, "fp32"))  # pyright: ignore[reportArgumentType]
         assert [
             (outcome.output, outcome.status) for outcome in found if outcome.status.rejects
-        ] == ([told] if told else [])
+        ] == ([reported] if reported else [])

@@ -168,7 +168,9 @@ def test_a_crash_ends_the_conventions_probe_at_once(planted: Isolated) -> None:
     assert time.monotonic() - started < 8.0
 
 
-def test_without_a_process_of_its_own_memory_and_devices_are_told_alike(problem: Problem) -> None:
+def test_without_a_process_of_its_own_memory_and_devices_are_reported_alike(
+    problem: Problem,
+) -> None:
     variants = PLANTED.variants()
     (outcome,) = judged(variants["poisoned"], problem)
     assert outcome.status is Status.CRASH

@@ -50,9 +50,9 @@ def test_every_verdict_is_that_of_the_harness_s_own_process(
 def test_formats_packs_and_strides_travel_unchanged(
     planted: Isolated, problem: Problem, changes: dict[str, Any]
 ) -> None:
-    asked = problem.replace(**changes)
-    found = judged(planted.variants()["strided"], asked)
-    assert found == judged(PLANTED.variants()["strided"], asked)
+    tested = problem.replace(**changes)
+    found = judged(planted.variants()["strided"], tested)
+    assert found == judged(PLANTED.variants()["strided"], tested)
     assert {outcome.status for outcome in found} == {Status.PASS}
 
 

@@ -140,7 +140,7 @@ def test_an_adapter_that_its_process_cannot_find_is_refused_in_words(
     assert isolated.process() is None
 
 
-def test_a_verdict_is_told_even_where_the_process_cannot_say_what_it_runs_with(
+def test_a_verdict_is_reported_even_where_the_process_cannot_say_what_it_runs_with(
     planted: Isolated,
 ) -> None:
     assert (
@@ -150,7 +150,7 @@ def test_a_verdict_is_told_even_where_the_process_cannot_say_what_it_runs_with(
     )
 
 
-def test_where_a_kernel_runs_is_the_adapter_s_choice_unless_asked(
+def test_where_a_kernel_runs_is_the_adapter_s_choice_unless_tested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PLANTED", raising=False)

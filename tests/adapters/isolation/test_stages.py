@@ -43,7 +43,7 @@ def test_a_stage_gives_there_what_it_gives_here(isolated: Any) -> None:
         ]
 
 
-def test_an_edited_input_and_a_dead_process_are_told_of_their_stage(isolated: Any) -> None:
+def test_an_edited_input_and_a_dead_process_are_reported_of_their_stage(isolated: Any) -> None:
     rejected = [outcome for outcome in stages(isolated("EDITS"), PROBLEM) if outcome.status.rejects]
     assert [(outcome.output, outcome.status) for outcome in rejected] == [
         ("state", Status.MUTATED_INPUT)

@@ -19,7 +19,7 @@ def test_a_tree_adds_halves_and_rounds_every_time() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_the_axis_is_the_one_asked_for(axis: int) -> None:
+def test_the_axis_is_the_one_tested_for(axis: int) -> None:
     values = np.arange(32, dtype=np.float32).reshape(4, 8)
     assert np.array_equal(halving(values, axis, np.add), values.sum(axis))
     assert np.array_equal(running(values, axis, np.add), values.cumsum(axis))

@@ -26,14 +26,14 @@ MEMORY = [rule.name for rule in RULES.values() if rule.memory]
 
 def rejecting(adapter: Adapter, *, changes: dict[str, Any] | None = None) -> set[str]:
     """The rules about memory that reject a kernel in fp32, over all seeds of acceptance."""
-    asked = [
+    tested = [
         one
         for one in questions(adapter, "acceptance")
         if one.rule.memory and one.problem.dtype == "fp32"
     ]
     return {
         one.rule.name
-        for one in asked
+        for one in tested
         if any(
             outcome.status.rejects
             for outcome in check(

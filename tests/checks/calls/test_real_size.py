@@ -37,12 +37,14 @@ def one_thread() -> None:
 
 def result_of(rule: str, adapter: Adapter) -> list[Outcome]:
     one = next(
-        one for one in asked_of(adapter) if one.rule.name == rule and one.problem.dtype == DTYPE
+        one
+        for one in implementation_of(adapter)
+        if one.rule.name == rule and one.problem.dtype == DTYPE
     )
     return check("calls", adapter, one.problem, one.detail)
 
 
-def asked_of(adapter: Adapter, profile: str = "acceptance") -> list[CallRuleTest]:
+def implementation_of(adapter: Adapter, profile: str = "acceptance") -> list[CallRuleTest]:
     return [*questions(adapter, profile)]
 
 
@@ -122,10 +124,10 @@ def test_smoke_makes_no_calls_of_a_real_size_and_an_accelerator_makes_many() -> 
     class OnGpu(Derived):
         device = "cuda"
 
-    assert not [one for one in asked_of(RIGHT, "smoke") if one.rule.size == "real"]
+    assert not [one for one in implementation_of(RIGHT, "smoke") if one.rule.size == "real"]
     rule = RULES["repeated-real"]
     assert [times(rule, adapter, "acceptance") for adapter in (RIGHT, OnGpu())] == [10, 149]
-    assert len([one for one in asked_of(RIGHT) if one.rule is rule]) == len(RIGHT.dtypes)
+    assert len([one for one in implementation_of(RIGHT) if one.rule is rule]) == len(RIGHT.dtypes)
 
 
 class Interpreted(Derived):

@@ -26,14 +26,14 @@ def one_thread() -> None:
 
 def question(rule: str, adapter: Any) -> CallRuleTest:
     found = [
-        asked
-        for asked in questions(adapter, "acceptance")
-        if asked.rule.name == rule and asked.problem.dtype == "fp32"
+        tested
+        for tested in questions(adapter, "acceptance")
+        if tested.rule.name == rule and tested.problem.dtype == "fp32"
     ]
     return found[0]
 
 
-def asked(rule: str, adapter: Any) -> list[Outcome]:
+def tested(rule: str, adapter: Any) -> list[Outcome]:
     one = question(rule, adapter)
     return check("calls", adapter, one.problem, one.detail)
 
@@ -44,27 +44,27 @@ def test_every_rule_has_a_kernel_that_breaks_it() -> None:
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_broken_rule_is_found(rule: str) -> None:
-    assert any(outcome.status.rejects for outcome in asked(rule, BROKEN[rule]()))
+    assert any(outcome.status.rejects for outcome in tested(rule, BROKEN[rule]()))
 
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
-    told = {(outcome.status, outcome.message) for outcome in asked(rule, RIGHT)}
-    assert {status for status, _ in told} == {
+    reported = {(outcome.status, outcome.message) for outcome in tested(rule, RIGHT)}
+    assert {status for status, _ in reported} == {
         Status.SKIP if rule in ("tuned", "alternating-option") else Status.PASS
-    }, told
+    }, reported
 
 
 @pytest.mark.parametrize(
     "rule", [rule for rule in BROKEN if RULES[rule].backward and RULES[rule].size != "real"]
 )
 def test_the_embedded_backward_keeps_every_rule(rule: str) -> None:
-    assert {outcome.status for outcome in asked(rule, EAGER)} == {Status.PASS}
+    assert {outcome.status for outcome in tested(rule, EAGER)} == {Status.PASS}
 
 
 def test_a_kernel_that_declares_other_bits_is_judged_call_by_call() -> None:
     assert {
-        outcome.status for outcome in asked("repeated", port(wrong_at_times, deterministic=False))
+        outcome.status for outcome in tested("repeated", port(wrong_at_times, deterministic=False))
     } == {Status.PASS}
 
 
@@ -78,7 +78,7 @@ def test_smoke_asks_costly_rules_in_one_format_and_the_others_in_all() -> None:
     assert found["tuned"] == []
 
 
-def test_an_interpreter_is_asked_less_often() -> None:
+def test_an_interpreter_is_tested_less_often() -> None:
     assert shortened({"rule": "repeated", "times": 20}) == {"rule": "repeated", "times": 5}
     assert shortened({"rule": "kept"}) == {"rule": "kept"}
 
@@ -90,8 +90,8 @@ def test_an_unknown_rule_is_the_caller_s_mistake() -> None:
 
 def test_a_rule_about_the_size_of_a_launch_is_tested_with_one_seed() -> None:
     found = [
-        asked.problem.seed
-        for asked in questions(EAGER, "acceptance")
-        if asked.rule.name == "crowd" and asked.problem.dtype == "bf16"
+        tested.problem.seed
+        for tested in questions(EAGER, "acceptance")
+        if tested.rule.name == "crowd" and tested.problem.dtype == "bf16"
     ]
     assert found == [0]

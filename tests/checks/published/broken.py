@@ -99,7 +99,7 @@ BROKEN: Final[Mapping[str, Kernel]] = {
     "doubling inverse, bf16": staged(solve=doubling("bf16")),
     "doubling inverse, fp16": staged(solve=doubling("fp16")),
 }
-LEGAL: Final[Mapping[str, Kernel]] = {
+CONFORMING: Final[Mapping[str, Kernel]] = {
     "plain": PLAIN.run,
     "sums taken backwards": replace(PLAIN, dot=backwards).run,
     "residual form": replace(PLAIN, stages=RESIDUAL).run,

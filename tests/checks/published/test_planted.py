@@ -25,7 +25,7 @@ from kdaverify.verdicts.published import NamedBenchmark, Opinions, benchmark_nam
 from kdaverify.verdicts.verdict import Verdict
 from oracles.inputs import Inputs
 from tests.checks.backwards import Changed
-from tests.checks.published.broken import BROKEN, LEGAL, Kernel
+from tests.checks.published.broken import BROKEN, CONFORMING, Kernel
 
 REGIMES: dict[str, Any] = {
     "gate": "log-sigmoid",
@@ -89,8 +89,8 @@ def failing(kernel: Kernel, problem: Problem) -> set[str]:
     }
 
 
-def test_false_alarms_on_a_legal_kernel_are_shown_as_they_are() -> None:
-    assert failing(LEGAL["plain"], GENERIC) == ALARMED
+def test_false_alarms_on_a_conforming_kernel_are_shown_as_they_are() -> None:
+    assert failing(CONFORMING["plain"], GENERIC) == ALARMED
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_benchmark_is_the_plain_kernel_of_the_ensemble_or_the_one_that_was_n
     assert "--benchmark eager-recurrent" in o.replay
 
 
-def test_a_benchmark_that_does_not_take_the_problem_leaves_its_rules_unasked() -> None:
+def test_a_benchmark_that_does_not_take_the_problem_leaves_its_rules_untested() -> None:
     for verdict in judged(find("eager"), GENERIC, benchmark=NamedBenchmark("narrow", Narrow())):
         assert verdict.benchmark == "changed: it takes no bf16 today"
         assert {

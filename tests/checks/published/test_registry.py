@@ -45,7 +45,7 @@ def test_an_output_without_elements_is_passed_or_not_judged() -> None:
     assert all(finding.says != "fail" for finding in found.values())
 
 
-def test_gradients_are_not_asked_of_rules_for_the_forward_pass() -> None:
+def test_gradients_are_not_tested_of_rules_for_the_forward_pass() -> None:
     found = findings(sample(EXACT, EXACT, EXACT, output="dq"))
     assert {name for name, finding in found.items() if finding.says == "n/a"} == {
         "kernelbench",

@@ -58,7 +58,7 @@ NAMED = {
 """What the conventions say of those that are no more than a wrong declaration."""
 
 
-def asked(kernel: Any, name: str) -> Iterator[list[Outcome]]:
+def case_tested(kernel: Any, name: str) -> Iterator[list[Outcome]]:
     """What a property finds on each fixed problem of smoke."""
     gradients = name == "gradients"
     for _, problem in AXES["named_backward" if gradients else "named"](kernel, "smoke"):
@@ -71,7 +71,7 @@ def asked(kernel: Any, name: str) -> Iterator[list[Outcome]]:
 def test_a_right_port_passes(name: str, tested: str) -> None:
     kernel = getattr(kernels, name)
     assert conventions(kernel).status is Status.PASS
-    found = [outcome for outcomes in asked(kernel, tested) for outcome in outcomes]
+    found = [outcome for outcomes in case_tested(kernel, tested) for outcome in outcomes]
     assert [str(outcome) for outcome in found if outcome.status is not Status.PASS] == []
     assert ("dg" in {outcome.output for outcome in found}) == (
         tested == "gradients" and "delta" not in name
@@ -84,7 +84,7 @@ def test_a_fault_is_rejected_for_the_tensor_that_it_spoils(name: str) -> None:
     tested, tensors = EXPECTED[name]
     rejected = (
         [x for x in outcomes if x.status.rejects]
-        for outcomes in asked(getattr(kernels, name), tested)
+        for outcomes in case_tested(getattr(kernels, name), tested)
     )
     first = next(filter(None, rejected), [])
     assert first and {outcome.output for outcome in first} & tensors

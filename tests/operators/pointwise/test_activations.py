@@ -32,7 +32,7 @@ from tests.operators.pointwise.activation_faults import FAULTS
 
 DTYPES = ("fp32", "bf16", "fp16")
 PAIRS: list[Any] = [(op, dtype) for op in OPERATIONS for dtype in DTYPES]
-LEGAL = (EAGER, ACCELERATOR, KEEPER)
+CONFORMING = (EAGER, ACCELERATOR, KEEPER)
 DRAWN = 25
 
 
@@ -57,24 +57,24 @@ def test_a_planted_fault_is_caught_by_the_panel_in_the_result_that_has_it(fault:
     assert all(found.message.startswith(op) for found in rejected)
 
 
-@pytest.mark.parametrize("legal", LEGAL, ids=lambda adapter: adapter.name)
+@pytest.mark.parametrize("conforming", CONFORMING, ids=lambda adapter: adapter.name)
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_legal_ways_pass_the_panel(legal: Any, op: Any) -> None:
-    assert {found.status for found in panel_of(legal, op)} == {Status.PASS}
+def test_conforming_ways_pass_the_panel(conforming: Any, op: Any) -> None:
+    assert {found.status for found in panel_of(conforming, op)} == {Status.PASS}
 
 
 @pytest.mark.parametrize(("op", "dtype"), PAIRS)
-def test_legal_ways_pass_what_is_drawn(op: Op, dtype: str) -> None:
+def test_conforming_ways_pass_what_is_drawn(op: Op, dtype: str) -> None:
     alarms: list[str] = []
 
     @seed(7)
     @settings(settings_for("smoke"), max_examples=DRAWN)
-    @given(asked=activation_problems(op, dtype))
-    def judge(asked: ActivationProblem) -> None:
-        for legal in LEGAL:
+    @given(tested=activation_problems(op, dtype))
+    def judge(tested: ActivationProblem) -> None:
+        for conforming in CONFORMING:
             alarms.extend(
-                f"{legal.name} {asked.to_json()}: {o.message}"
-                for o in activations(legal, asked)
+                f"{conforming.name} {tested.to_json()}: {o.message}"
+                for o in activations(conforming, tested)
                 if o.status.rejects
             )
 
@@ -82,10 +82,10 @@ def test_legal_ways_pass_what_is_drawn(op: Op, dtype: str) -> None:
     assert not alarms
 
 
-def only(adapter: Any, asked: ActivationProblem) -> list[tuple[str, Status]]:
+def only(adapter: Any, tested: ActivationProblem) -> list[tuple[str, Status]]:
     return [
         (found.output, found.status)
-        for found in activations(adapter, asked)
+        for found in activations(adapter, tested)
         if found.status is not Status.PASS
     ]
 
@@ -174,13 +174,13 @@ def test_gradients_without_names_are_refused() -> None:
 
 
 def test_what_is_beyond_fp32_is_no_pass_and_what_is_beside_it_is_judged() -> None:
-    asked = problem(rates="extreme", HV=3, seed=4, bias="absent")
+    tested = problem(rates="extreme", HV=3, seed=4, bias="absent")
     assert (
-        float(asked.question().tensors["A_log"].max())
+        float(tested.question().tensors["A_log"].max())
         > 89
-        > float(asked.question().tensors["A_log"].min())
+        > float(tested.question().tensors["A_log"].min())
     )
-    found = activations(EAGER, asked)
+    found = activations(EAGER, tested)
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert all("elements not judged: a factor or a product" in outcome.message for outcome in found)
 
@@ -188,9 +188,9 @@ def test_what_is_beyond_fp32_is_no_pass_and_what_is_beside_it_is_judged() -> Non
         g = torch_activations()["gate_softplus"].forward(x)
         return g + 0 * g.sum(2, keepdim=True)
 
-    assert only(broken(forward=poisons), asked) == [("g", Status.NONFINITE)]
+    assert only(broken(forward=poisons), tested) == [("g", Status.NONFINITE)]
     drawn = (problem(rates="extreme", HV=1, seed=number) for number in range(99))
-    alone = next(asked for asked in drawn if float(asked.question().tensors["A_log"]) > 89)
+    alone = next(tested for tested in drawn if float(tested.question().tensors["A_log"]) > 89)
     assert {outcome.status for outcome in activations(EAGER, alone)} == {Status.SKIP}
 
 
@@ -208,13 +208,13 @@ def test_a_gradient_of_no_loss_is_exactly_zero() -> None:
 
 
 def test_what_no_number_of_the_format_holds_may_be_infinite_of_the_right_sign_alone() -> None:
-    asked = problem(dtype="fp16", cotangent="large", values="uniform")
-    assert not only(EAGER, asked)
+    tested = problem(dtype="fp16", cotangent="large", values="uniform")
+    assert not only(EAGER, tested)
 
     def turned(x: ActivationArguments, right: dict[str, Tensor]) -> dict[str, Tensor]:
         return right | {"dz": torch.where(right["dz"].isinf(), -right["dz"], right["dz"])}
 
-    assert only(changed("gate_softplus", turned), asked) == [("dz", Status.NONFINITE)]
+    assert only(changed("gate_softplus", turned), tested) == [("dz", Status.NONFINITE)]
 
 
 def test_a_sum_that_cancels_past_the_format_may_be_infinite_of_either_sign() -> None:
@@ -228,14 +228,14 @@ def test_a_sum_that_cancels_past_the_format_may_be_infinite_of_either_sign() -> 
     assert not only(ACCELERATOR, ActivationProblem.from_json(problem))
 
 
-def test_both_measures_of_a_gate_are_told() -> None:
+def test_both_measures_of_a_gate_are_reported() -> None:
     found, *_ = activations(ACCELERATOR, problem(values="edges", T=64))
     assert found.status is Status.PASS
     assert "g is off by 1 of itself at most, the decay exp(g) by" in found.message
     assert "times the tolerance of a kernel that keeps what is small beside 1" in found.message
 
 
-def test_a_wrong_element_is_told_with_what_made_it() -> None:
+def test_a_wrong_element_is_reported_with_what_made_it() -> None:
     (wrong,) = (
         found
         for found in activations(FAULTS["slope overflows"][0], problem(values="mixed"))
@@ -254,7 +254,7 @@ def test_a_wrong_element_is_told_with_what_made_it() -> None:
     assert "worst at head" in wrong.message and "z in [" in wrong.message
 
 
-def test_a_property_is_asked_of_its_own_problems_alone() -> None:
+def test_a_property_is_tested_of_its_own_problems_alone() -> None:
     with pytest.raises(
         ProblemError, match="property forward is not tested on gate_softplus, which has activations"
     ):
@@ -269,11 +269,11 @@ def test_a_declaration_that_means_nothing_is_refused() -> None:
     import kdaverify as kv
 
     call = ActivationCall(torch_activations()["l2norm"].forward)
-    for wrong, told in (
+    for wrong, reported in (
         ({"norm": call}, "wanted some of gate_softplus, gate_bounded"),
         ({"l2norm": len}, "wanted kdaverify.ActivationCall"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             kv.kernel(activations=wrong)(kernel)  # pyright: ignore[reportArgumentType]
     declared = kv.kernel(activations={"l2norm": call}, dtypes=("bf16",))(kernel)
     assert activated(declared) == (("l2norm", "bf16"),)

@@ -31,7 +31,7 @@ def compared(found: Tensor, exact: Tensor, bound: Tensor) -> Comparison:
     )
 
 
-def test_the_worst_fraction_of_a_bound_is_told_with_its_place() -> None:
+def test_the_worst_fraction_of_a_bound_is_reported_with_its_place() -> None:
     found = compared(row(1.0, 2.3, 3.0), row(1.0, 2.0, 3.5), row(1.0, 0.5, 1.0))
     assert (found.status, found.statistic, found.grade) == (Status.PASS, "element", "A")
     assert (found.ratio, found.value, found.budget) == pytest.approx((0.6, 0.3, 0.5))
@@ -44,7 +44,7 @@ def test_what_is_not_judged_may_be_anything() -> None:
     assert compared(row(math.nan, 1.0), row(5.0, 1.0), row(FREE, 0.5)).status is Status.PASS
 
 
-def test_no_number_where_one_is_asked_is_told_before_all_else() -> None:
+def test_no_number_where_one_is_tested_is_reported_before_all_else() -> None:
     found = compared(row(9.0, math.nan), row(5.0, 1.0), row(0.5, 0.5))
     assert (found.status, found.statistic, found.value, found.ratio) == (
         Status.NONFINITE,
@@ -79,9 +79,9 @@ def test_a_bound_as_wide_as_the_result_proves_nothing() -> None:
 def test_both_measures_of_a_gate_leave_out_what_is_not_judged() -> None:
     exact = row(-1.0, -2.0, -3.0)
     allowed = ResultTolerance(exact, row(1.0, 1.0, FREE), FORMATS["fp32"], row(0.25, 1.0, 1.0))
-    told = two_measures(row(-1.5, -2.0, math.nan), allowed)
+    reported = two_measures(row(-1.5, -2.0, math.nan), allowed)
     decay = math.exp(-1.0) - math.exp(-1.5)
-    assert told.startswith(
+    assert reported.startswith(
         f"g is off by 0.5 of itself at most, the decay exp(g) by {decay:.3g}; 2 times the tolerance"
         " of a kernel"
     )

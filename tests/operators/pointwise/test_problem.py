@@ -47,20 +47,20 @@ def same(a: ActivationProblem, b: ActivationProblem) -> bool:
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_the_json_brings_the_same_tensors_back(op: Any) -> None:
     for name in NAMES:
-        asked = activation_panel(name, op, "fp16")
-        back = problem_from_json(asked.to_json())
-        assert isinstance(back, ActivationProblem) and back == asked and same(back, asked)
-        assert back.id == asked.id and back.id.startswith(f"{op}-fp16-B2T17-HV3")
+        tested = activation_panel(name, op, "fp16")
+        back = problem_from_json(tested.to_json())
+        assert isinstance(back, ActivationProblem) and back == tested and same(back, tested)
+        assert back.id == tested.id and back.id.startswith(f"{op}-fp16-B2T17-HV3")
 
 
 def test_defaults_are_left_out_of_the_json() -> None:
-    asked = made(op="l2norm", T=1, dtype="fp32", values="normal")
-    assert asked.to_json() == '{"T":1,"dtype":"fp32","op":"l2norm","values":"normal"}'
+    tested = made(op="l2norm", T=1, dtype="fp32", values="normal")
+    assert tested.to_json() == '{"T":1,"dtype":"fp32","op":"l2norm","values":"normal"}'
 
 
 def test_problems_of_a_whole_call_are_still_read() -> None:
-    asked = panel("fp32", "smoke")[0].problem
-    assert problem_from_json(asked.to_json()) == asked
+    tested = panel("fp32", "smoke")[0].problem
+    assert problem_from_json(tested.to_json()) == tested
     for wrong in ("no json", '{"op":"gate"}', "[]"):
         with pytest.raises(ProblemError, match=r"problem: "):
             problem_from_json(wrong)
@@ -69,8 +69,8 @@ def test_problems_of_a_whole_call_are_still_read() -> None:
 @pytest.mark.parametrize("values", VALUES)
 def test_values_are_finite_in_every_format_and_as_wide_as_they_say(values: str) -> None:
     for dtype in ("fp32", "bf16", "fp16"):
-        asked = made(**{**GATE, "dtype": dtype, "values": values, "rates": "extreme", "T": 200})
-        tensors = asked.question().tensors
+        tested = made(**{**GATE, "dtype": dtype, "values": values, "rates": "extreme", "T": 200})
+        tensors = tested.question().tensors
         assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
         assert float(tensors["z"].abs().max()) <= 1e4
         assert float(tensors["A_log"].abs().max()) <= 100
@@ -105,7 +105,7 @@ def test_heads_have_rates_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"values": "rows"}, "values: no distribution named 'rows'; known ones are normal, mixed"),
         ({"rates": "fast"}, "rates: no distribution named 'fast'"),
@@ -116,17 +116,17 @@ def test_heads_have_rates_of_their_own() -> None:
         ({"colour": 1}, "colour"),
     ],
 )
-def test_a_problem_that_cannot_be_asked_says_why(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_a_problem_that_cannot_be_tested_says_why(changes: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reported)):
         made(**{**GATE, "values": "normal", **changes})
 
 
 @pytest.mark.parametrize("op", SETTINGS)
 def test_drawn_problems_are_small_and_shrink_to_one_value(op: Any) -> None:
     @settings(settings_for("smoke"), max_examples=40)
-    @given(asked=activation_problems(op, "bf16"))
-    def small(asked: ActivationProblem) -> None:
-        assert asked.B * asked.T * asked.HV * asked.K <= MOST and asked.dtype == "bf16"
+    @given(tested=activation_problems(op, "bf16"))
+    def small(tested: ActivationProblem) -> None:
+        assert tested.B * tested.T * tested.HV * tested.K <= MOST and tested.dtype == "bf16"
 
     small()
     least = find(

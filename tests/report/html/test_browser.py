@@ -39,7 +39,7 @@ def test_it_opens_without_network_complaint_or_overflow(
     assert browser.complaints() == []
     assert {address.partition(":")[0] for address in browser.requests()} <= {"file", "data"}
     assert browser.run("return document.documentElement.scrollWidth") <= width
-    low = [told for contrast, told in browser.run(CONTRAST) if contrast < 4.5]
+    low = [reported for contrast, reported in browser.run(CONTRAST) if contrast < 4.5]
     assert low == []
 
 

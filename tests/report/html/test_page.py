@@ -110,7 +110,7 @@ MATRIX = Credential(
     false_alarms=0,
     unfinished=3,
     faults=(CAUGHT, SURVIVOR),
-    legal=RUNS,
+    conforming=RUNS,
 )
 
 
@@ -141,7 +141,7 @@ def test_the_decision_comes_first_in_words() -> None:
     )
 
 
-def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> None:
+def test_the_decision_reports_which_known_faults_fit_and_else_that_none_does() -> None:
     poor = [
         wrong(case=f"kda-{i}", diagnosis=f"no known bug matches; only in rows {i}")
         for i in range(2)
@@ -157,7 +157,9 @@ def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> 
 
 
 def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again() -> None:
-    again = verdict(case="kda-9", ratio=1.25, recheck=Recheck(RetestFinding.ACQUITTED, seeds=200))
+    again = verdict(
+        case="kda-9", ratio=1.25, recheck=Recheck(RetestFinding.PASSED_ON_RETEST, seeds=200)
+    )
     text = html(page_of([verdict(ratio=0.75), verdict(property="resume", ratio=0.5), again]))
     assert (
         "What passes has errors of up to 75 % of its tolerance; 1 output above it passed on re-test"
@@ -191,7 +193,7 @@ def test_what_a_record_does_not_show_is_never_accepted(verdicts: list[Verdict], 
     assert f"<h1>{said}</h1>" in html(page_of(verdicts))
 
 
-def test_a_decision_on_what_never_ran_is_told() -> None:
+def test_a_decision_on_what_never_ran_is_reported() -> None:
     rows = rows_of([verdict()])
     absent = Decision("absent", Ruling.INSUFFICIENT, ("nothing passed: no case was judged",), ())
     text = html(Page(rows, tuple(ruled([absent], rows))))
@@ -257,7 +259,7 @@ def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
     assert "port passes smoke" in html(page_of([*level, verdict(property="resume")]))
 
 
-def test_passes_with_few_digits_are_told_beside_the_decision() -> None:
+def test_passes_with_few_digits_are_reported_beside_the_decision() -> None:
     few = [verdict(T=n, digits_fewer=3.0 + n / 100, regime="slow") for n in range(1, 4)]
     text = html(page_of([*few, verdict(property="resume")]))
     assert (

@@ -116,7 +116,11 @@ def test_what_became_of_a_near_miss_is_a_sentence() -> None:
             [
                 verdict(
                     recheck=Recheck(
-                        RetestFinding.ACQUITTED, seeds=200, over=1, median=0.9, limit=math.inf
+                        RetestFinding.PASSED_ON_RETEST,
+                        seeds=200,
+                        over=1,
+                        median=0.9,
+                        limit=math.inf,
                     )
                 )
             ]

@@ -180,7 +180,7 @@ _CHECKS: Final = (
         "queries of a causal call have the results that each has alone with its length",
         "borders of several queries in one tile (M10, M11)",
         _each_query,
-        asked=lambda problem: None if problem.causal else "it needs a mask",
+        untestable=lambda problem: None if problem.causal else "it needs a mask",
         becomes=lambda problem: (problem.replace(s_q=1),),
         causal=True,
     ),
@@ -195,7 +195,7 @@ _CHECKS: Final = (
         "attention over a cache is the merge of two calls over parts of its pages",
         "LSE that is not that of o (C5, C6, C8, C9)",
         _merged,
-        asked=lambda problem: "it needs every key visible" if problem.causal else None,
+        untestable=lambda problem: "it needs every key visible" if problem.causal else None,
         causal=False,
     ),
     attention_law(

@@ -237,7 +237,9 @@ _CHECKS: Final = (
         "v times -2^4 gives o times -2^4, exactly, and the same LSE",
         "clamps, descale of V (Q2), narrow sums",
         _scaled_values,
-        asked=lambda problem: None if problem.value == "normal" else "it needs ordinary values",
+        untestable=lambda problem: (
+            None if problem.value == "normal" else "it needs ordinary values"
+        ),
         value="normal",
     ),
     attention_law(
@@ -245,7 +247,9 @@ _CHECKS: Final = (
         "q times 2^4 and k by 2^4 change no bit",
         "scales applied to one operand alone",
         _moved_power,
-        asked=lambda problem: None if problem.logits == "normal" else "it needs ordinary logits",
+        untestable=lambda problem: (
+            None if problem.logits == "normal" else "it needs ordinary logits"
+        ),
         logits="normal",
     ),
     attention_law(
@@ -253,7 +257,7 @@ _CHECKS: Final = (
         "attention over all keys is the merge of two calls over parts of them",
         "LSE that is not that of o (C5, C11, C12, S1)",
         _concatenated,
-        asked=_several_keys,
+        untestable=_several_keys,
         becomes=_halves,
         **ALL_KEYS,
     ),
@@ -262,7 +266,7 @@ _CHECKS: Final = (
         "every key twice adds ln 2 to LSE, and leaves o",
         "tails of keys, masks of padding (W3)",
         _duplicated,
-        asked=_unmasked,
+        untestable=_unmasked,
         becomes=lambda problem: (problem.replace(s_k=2 * problem.s_k),),
         **ALL_KEYS,
     ),
@@ -271,7 +275,7 @@ _CHECKS: Final = (
         "the order of keys changes nothing without a mask",
         "maxima of the first tile only, rescaling",
         _permuted,
-        asked=_unmasked,
+        untestable=_unmasked,
         **ALL_KEYS,
     ),
     attention_law(
@@ -279,7 +283,7 @@ _CHECKS: Final = (
         "a constant added to all keys leaves o, and adds c <q, a> to LSE",
         "K centred without compensation (C12), sentinels (S4)",
         _shifted,
-        asked=batched,
+        untestable=batched,
         **BATCH,
     ),
     attention_law(
@@ -293,7 +297,7 @@ _CHECKS: Final = (
         "over one key o is its value, and LSE its logit",
         "scales (S1 to S3), offsets of V",
         _one_key,
-        asked=_unmasked,
+        untestable=_unmasked,
         becomes=lambda problem: (problem.replace(s_k=1),),
         **ALL_KEYS,
     ),
@@ -302,7 +306,7 @@ _CHECKS: Final = (
         "for q = 0, o is the mean of the values and LSE is ln n",
         "padding that counts as keys, counts of keys",
         _no_queries,
-        asked=_unmasked,
+        untestable=_unmasked,
         **ALL_KEYS,
     ),
     attention_law(
@@ -310,7 +314,7 @@ _CHECKS: Final = (
         "the heads of one key head have the results that they have alone",
         "maps of heads (G12, G13)",
         _subset,
-        asked=batched,
+        untestable=batched,
         becomes=lambda problem: (problem.replace(H=problem.H // problem.h_kv, h_kv=1),),
         **BATCH,
     ),
@@ -319,7 +323,7 @@ _CHECKS: Final = (
         "key heads repeated for every query head give the same",
         "maps of heads (G12, G13)",
         _repeated,
-        asked=batched,
+        untestable=batched,
         becomes=lambda problem: (problem.replace(h_kv=problem.H),),
         **BATCH,
     ),
@@ -328,7 +332,9 @@ _CHECKS: Final = (
         "the last key changes no row but the last under a causal mask",
         "another alignment of the border (M1), flags without effect (M4)",
         _border,
-        asked=lambda problem: batched(problem) or (None if problem.causal else "it needs a mask"),
+        untestable=lambda problem: (
+            batched(problem) or (None if problem.causal else "it needs a mask")
+        ),
         causal=True,
         **BATCH,
     ),
@@ -337,7 +343,7 @@ _CHECKS: Final = (
         "causal or not is the same for one query",
         "another alignment of the border (M1)",
         _single_query,
-        asked=lambda problem: (
+        untestable=lambda problem: (
             batched(problem)
             or (None if problem.causal and problem.s_q == 1 else "it needs one query, causal")
         ),
@@ -351,14 +357,14 @@ _CHECKS: Final = (
         "requests of a pack have the results that they have alone",
         "offsets, neighbours, captured boundaries (W1, W3)",
         _singles,
-        asked=lambda problem: None if problem.packed else "it needs a pack",
+        untestable=lambda problem: None if problem.packed else "it needs a pack",
     ),
     attention_law(
         "rows-of-nobody",
         "NaN in rows past the last offset changes nothing",
         "tails of tiles read (B4, M6)",
         _poisoned,
-        asked=lambda problem: None if problem.packed else "it needs a pack",
+        untestable=lambda problem: None if problem.packed else "it needs a pack",
     ),
 )
 DENSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *BACKWARD_LAWS)}

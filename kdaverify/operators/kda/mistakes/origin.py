@@ -84,7 +84,11 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
     group = group_of(case)
     unknowns = [(one, head) for head in range(group) for one in range(space.unknowns)]
     weights = by_group(
-        {name: torch.full_like(told.exact, 1 / told.rms) for name, told in case.yard.items()}, group
+        {
+            name: torch.full_like(reported.exact, 1 / reported.rms)
+            for name, reported in case.yard.items()
+        },
+        group,
     )
     wanted, delta, rank, noise = (
         by_group(case.kernel.outputs, group),
@@ -139,7 +143,7 @@ def narrowed(case: ObservedCase, columns: int) -> ObservedCase:
     )
     kernel = KernelErrors({name: x[..., :columns] for name, x in case.kernel.outputs.items()})
     yard = {
-        name: Scale(told.exact[..., :columns], told.rms, told.largest)
-        for name, told in case.yard.items()
+        name: Scale(reported.exact[..., :columns], reported.rms, reported.largest)
+        for name, reported in case.yard.items()
     }
     return ObservedCase(replace(case.of, call=cut), kernel, yard)

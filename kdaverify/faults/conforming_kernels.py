@@ -17,7 +17,11 @@ from kdaverify.faults.conforming import conforming
 from kdaverify.problems import DTYPES
 from oracles.inputs import Inputs
 
-EMBEDDED: Final = ("eager", "eager-recurrent", "kdaverify.faults.legal:backwards_eager")
+EMBEDDED: Final = (
+    "eager",
+    "eager-recurrent",
+    "kdaverify.faults.conforming_kernels:backwards_eager",
+)
 OTHERWISE: Final = tuple(
     f"kdaverify.faults.conforming:MATRIX.{row}"
     for row in (
@@ -28,9 +32,9 @@ OTHERWISE: Final = tuple(
 )
 """In conventions that the embedded ones have not: every value of every convention occurs, in each
 format one."""
-LEGAL: Final = (*EMBEDDED, *OTHERWISE)
+CONFORMING: Final = (*EMBEDDED, *OTHERWISE)
 """The conforming kernels that faults are held against, as `--impl` names them."""
-_OWN: Final = "kdaverify.faults.legal:"
+_OWN: Final = "kdaverify.faults.conforming_kernels:"
 GDN: Final = tuple(
     f"{_OWN}{name}" for name in ("gdn_eager", "gdn_backwards", "gdn_token", "gdn_chunk_tiled")
 )
