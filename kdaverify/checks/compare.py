@@ -64,6 +64,9 @@ class Comparison:
     found: float
     exact: float
     ceiling: str = ""
+    vacuous: tuple[str, ...] = ()
+    peers: tuple[float, ...] = ()
+    relative: float = 0.0
 
     @property
     def is_beyond_doubt(self) -> bool:
@@ -71,10 +74,6 @@ class Comparison:
         conforming kernel can make.
         """
         return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
-
-    vacuous: tuple[str, ...] = ()
-    peers: tuple[float, ...] = ()
-    relative: float = 0.0
 
     def __str__(self) -> str:
         if self.statistic == "finite":
@@ -120,60 +119,19 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
             f" {list(truth.high.shape)}; check shapes first"
         )
     # In one order, however the kernel lays its outputs out: sums then agree in every bit.
-    verdict = _Mask(output, actual.detach().double().contiguous(), truth.high, inputs)
-    lost = ~torch.isfinite(verdict.actual)
+    compared = _Compared(output, actual.detach().double().contiguous(), truth.high, inputs)
+    lost = ~torch.isfinite(compared.actual)
     if bool(lost.any()):
-        return verdict.broken(lost, Status.NONFINITE, "finite")
+        return compared.broken(lost, Status.NONFINITE, "finite")
     allowed = standard.budgets[output]
     if allowed.undefined is not None:
-        verdict = replace(
-            verdict, actual=torch.where(allowed.undefined, truth.high, verdict.actual)
+        compared = replace(
+            compared, actual=torch.where(allowed.undefined, truth.high, compared.actual)
         )
-    nonzero = truth.zero & (verdict.actual != 0)
+    nonzero = truth.zero & (compared.actual != 0)
     if bool(nonzero.any()):
-        return verdict.broken(nonzero, Status.FAIL, "zero")
-    error = truth.error(verdict.actual)
-    found = allowed.measure(error, truth)
-    top = (
-        None
-        if allowed.ceiling is None or not error.numel()
-        else allowed.ceiling.used(error, truth, allowed.io)
-    )
-    ratios = allowed.ratios(found) | ({} if top is None else {"ceiling": top.ratio})
-    statistic = _headline(ratios)
-    worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
-    if statistic == "ceiling" and top is not None:
-        value, budget, at = top.error, top.ceiling, top.at
-    else:
-        value, budget = (
-            found.value(statistic, worst_row),
-            allowed.allowed.value(statistic, worst_row),
-        )
-        at = _worst_element(error, truth.high, statistic, worst_row)
-    passed = ratios[statistic] <= 1
-    return Comparison(
-        output=output,
-        status=Status.PASS if passed else Status.FAIL,
-        statistic=statistic,
-        value=value,
-        budget=budget,
-        ratio=ratios[statistic],
-        ratios=ratios,
-        grade=grade_of(ratios),
-        worst=None if at is None else place(output, at, actual.shape, inputs),
-        found=0.0 if at is None else float(verdict.actual.flatten()[at]),
-        exact=0.0 if at is None else float(truth.high.flatten()[at]),
-        ceiling=(
-            ""
-            if passed or at is None or allowed.ceiling is None
-            else allowed.ceiling.explain(at, abs(float(error.flatten()[at])))
-        ),
-        vacuous=negative_controls(
-            truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)
-        ),
-        peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
-        relative=relative_error(error, truth.high),
-    )
+        return compared.broken(nonzero, Status.FAIL, "zero")
+    return _judged(compared, truth, allowed)
 
 
 def relative_error(error: Tensor, exact: Tensor) -> float:
@@ -188,6 +146,52 @@ def relative_error(error: Tensor, exact: Tensor) -> float:
     return float((error / largest).norm() / (exact / largest).norm())
 
 
+def _judged(of: _Compared, truth: Enclosure, allowed: Budget) -> Comparison:
+    """The comparison of finite elements whose exact zeros are kept."""
+    error = truth.error(of.actual)
+    found = allowed.measure(error, truth)
+    top = (
+        None
+        if allowed.ceiling is None or not error.numel()
+        else allowed.ceiling.used(error, truth, allowed.io)
+    )
+    ratios = allowed.ratios(found) | ({} if top is None else {"ceiling": top.ratio})
+    statistic = _headline(ratios)
+    if statistic == "ceiling" and top is not None:
+        value, budget, at = top.error, top.ceiling, top.at
+    else:
+        row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
+        value, budget = found.value(statistic, row), allowed.allowed.value(statistic, row)
+        at = _worst_element(error, truth.high, statistic, row)
+    passed = ratios[statistic] <= 1
+    return Comparison(
+        output=of.output,
+        status=Status.PASS if passed else Status.FAIL,
+        statistic=statistic,
+        value=value,
+        budget=budget,
+        ratio=ratios[statistic],
+        ratios=ratios,
+        grade=grade_of(ratios),
+        worst=None if at is None else place(of.output, at, of.actual.shape, of.inputs),
+        found=0.0 if at is None else float(of.actual.flatten()[at]),
+        exact=0.0 if at is None else float(truth.high.flatten()[at]),
+        ceiling="" if passed else _proof(allowed, error, at),
+        vacuous=negative_controls(
+            truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)
+        ),
+        peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
+        relative=relative_error(error, truth.high),
+    )
+
+
+def _proof(allowed: Budget, error: Tensor, at: int | None) -> str:
+    """Why no conforming kernel errs by that much there, where a bound is known."""
+    if at is None or allowed.ceiling is None:
+        return ""
+    return allowed.ceiling.explain(at, abs(float(error.flatten()[at])))
+
+
 def _headline(ratios: dict[str, float]) -> str:
     """The worst statistic. Single roundings come near the ceiling in conforming kernels: it is
     named only where it alone is broken.
@@ -197,10 +201,8 @@ def _headline(ratios: dict[str, float]) -> str:
 
 
 @dataclass(frozen=True)
-class _Mask:
-    """A comparison that ends at a mask: no statistic means anything once an element is non-finite
-    or an exact zero is lost.
-    """
+class _Compared:
+    """What is compared, in float64 and one memory order."""
 
     output: str
     actual: Tensor
@@ -208,6 +210,9 @@ class _Mask:
     inputs: TensorCall
 
     def broken(self, mask: Tensor, status: Status, statistic: str) -> Comparison:
+        """A comparison that ends at a mask: no statistic means anything once an element is
+        non-finite or an exact zero is lost.
+        """
         at = first_true(mask)
         found, exact = float(self.actual.flatten()[at]), float(self.exact.flatten()[at])
         where = place(self.output, at, self.exact.shape, self.inputs)
