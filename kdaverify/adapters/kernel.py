@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -217,9 +218,7 @@ def _of_operator(
     from kdaverify.adapters.operator_kernel import operator_kernel
 
     if op == DEFAULT:
-        raise AdapterError(
-            f"kernel: {next(iter(options))}: no such option; see the help of kdaverify.kernel"
-        )
+        raise AdapterError(f"kernel: {_no_option(next(iter(options)))}")
     if function is not None:
         return operator_kernel(op, function, options, framework)
 
@@ -227,6 +226,14 @@ def _of_operator(
         return operator_kernel(op, decorated, options, framework)
 
     return decorate
+
+
+def _no_option(name: str) -> str:
+    parameters = inspect.signature(kernel).parameters.values()
+    options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    near = difflib.get_close_matches(name, options, n=1)
+    meant = f"; did you mean {near[0]}?" if near else "."
+    return f"{name}: no such option{meant} Options of a KDA kernel: {', '.join(options)}"
 
 
 def _framework(name: str) -> Framework:

@@ -249,6 +249,7 @@ def test_another_convention_can_be_tried_on_the_same_function() -> None:
         ),
         ({"scale": "none"}, "scale: wanted one of argument, fixed, folded, got 'none'"),
         ({"scale": "fixed"}, "scale='fixed', but the signature names scale"),
+        ({"gates_range": (-1, 0)}, "gates_range: no such option; did you mean gate_range?"),
         ({"padding": "garbage"}, "padding: wanted one of zero, undefined"),
     ],
 )
