@@ -5,7 +5,6 @@ or three, levels of different axes occurs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import combinations, product
 from random import Random
 
@@ -52,57 +51,80 @@ def covering_array(
         seed: of the order in which axes are filled.
     """
     chance = Random(seed)  # noqa: S311 # an order, no secret
-    free, least = (
-        [axis for axis in bound if axis in axes],
-        {axis: axes[axis][0] for axis in growing if axis in axes},
-    )
+    rows_left = _Possible(axes, possible, bound, growing)
+    missing = _missing(axes, strength, begun, lambda row: rows_left.holds(row, pool))
+    rows = [*begun]
+    while missing:
+        row = dict(next(iter(missing)))
+        for axis in chance.sample(sorted(axes.keys() - row.keys()), len(axes) - len(row)):
+            left = [level for level in axes[axis] if rows_left.holds({**row, axis: level}, pool)]
+            row[axis] = _most_new(row, axis, left, missing, strength)
+        for one in combined(row, strength):
+            missing.pop(one, None)
+        rows.append({axis: row[axis] for axis in axes})
+    return rows
 
-    @cache
-    def can_end(chosen: Combination) -> bool:
-        given = {**least, **dict(chosen)}
-        left = [axis for axis in free if axis not in given]
-        return any(
-            possible({**given, **dict(zip(left, levels, strict=True))})
-            for levels in product(*(axes[axis] for axis in left))
-        )
 
-    deciding = (*free, *least)
+class _Possible:
+    """Which partial rows some possible row holds; answers are kept, most rows ask alike.
 
-    def is_possible(row: Row, pool: Sequence[Row]) -> bool:
-        return any(
-            can_end(tuple((axis, given[axis]) for axis in deciding if axis in given))
-            for some in pool
-            if agree(some, row)
-            for given in [{**some, **row}]
-        )
+    Args:
+        axes, possible, bound, growing: as `covering_array` has them.
+    """
 
+    def __init__(
+        self,
+        axes: Mapping[str, Sequence[str]],
+        possible: Callable[[Row], bool],
+        bound: Sequence[str],
+        growing: Sequence[str],
+    ) -> None:
+        self._axes, self._possible = axes, possible
+        self._free = [axis for axis in bound if axis in axes]
+        self._least = {axis: axes[axis][0] for axis in growing if axis in axes}
+        self._known = dict[Combination, bool]()
+
+    def holds(self, row: Row, pool: Sequence[Row]) -> bool:
+        """Whether a possible row of the pool has these levels."""
+        return any(self._can_end({**some, **row}) for some in pool if agree(some, row))
+
+    def _can_end(self, row: Row) -> bool:
+        key = tuple((axis, row[axis]) for axis in (*self._free, *self._least) if axis in row)
+        if key not in self._known:
+            given = {**self._least, **dict(key)}
+            left = [axis for axis in self._free if axis not in given]
+            self._known[key] = any(
+                self._possible({**given, **dict(zip(left, levels, strict=True))})
+                for levels in product(*(self._axes[axis] for axis in left))
+            )
+        return self._known[key]
+
+
+def _missing(
+    axes: Mapping[str, Sequence[str]],
+    strength: int,
+    begun: Sequence[Row],
+    is_possible: Callable[[Row], bool],
+) -> dict[Combination, None]:
+    """The possible combinations that no row holds yet, in a fixed order."""
     named = {axis: [(axis, level) for level in levels] for axis, levels in axes.items()}
+    held = frozenset(one for row in begun for one in combined(row, strength))
     every = (
         one
         for some in combinations(sorted(axes), strength)
         for one in product(*(named[axis] for axis in some))
     )
-    held = frozenset(one for row in begun for one in combined(row, strength))
-    missing = dict.fromkeys(
-        one for one in every if one not in held and is_possible(dict(one), pool)
+    return dict.fromkeys(one for one in every if one not in held and is_possible(dict(one)))
+
+
+def _most_new(
+    row: Row, axis: str, levels: Sequence[str], missing: Mapping[Combination, None], strength: int
+) -> str:
+    """The level of `axis` with which the row holds most missing combinations; the first of
+    several.
+    """
+    others = [list(some) for some in combinations(row.items(), strength - 1)]
+    return max(
+        levels,
+        key=lambda level: sum(tuple(sorted([*some, (axis, level)])) in missing for some in others),
     )
-    rows = [*begun]
-    while missing:
-        row = dict(next(iter(missing)))
-        left_of_pool = [some for some in pool if agree(some, row)]
-        for axis in chance.sample(sorted(axes.keys() - row.keys()), len(axes) - len(row)):
-            others = [list(some) for some in combinations(row.items(), strength - 1)]
-            left = [
-                level for level in axes[axis] if is_possible({**row, axis: level}, left_of_pool)
-            ]
-            row[axis] = max(
-                left,
-                key=lambda level: sum(
-                    tuple(sorted([*some, (axis, level)])) in missing for some in others
-                ),
-            )
-            left_of_pool = [some for some in left_of_pool if agree(some, row)]
-        for one in combined(row, strength):
-            missing.pop(one, None)
-        rows.append({axis: row[axis] for axis in axes})
-    return rows
