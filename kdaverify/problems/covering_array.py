@@ -51,13 +51,14 @@ def covering_array(
         seed: of the order in which axes are filled.
     """
     chance = Random(seed)  # noqa: S311 # an order, no secret
-    rows_left = _Possible(axes, possible, bound, growing)
-    missing = _missing(axes, strength, begun, lambda row: rows_left.holds(row, pool))
+    space = _Possible(axes, possible, bound, growing)
+    missing = _missing(axes, strength, begun, lambda row: space.holds(row, pool))
     rows = [*begun]
     while missing:
         row = dict(next(iter(missing)))
         for axis in chance.sample(sorted(axes.keys() - row.keys()), len(axes) - len(row)):
-            left = [level for level in axes[axis] if rows_left.holds({**row, axis: level}, pool)]
+            near = [some for some in pool if agree(some, row)]
+            left = [level for level in axes[axis] if space.holds({**row, axis: level}, near)]
             row[axis] = _most_new(row, axis, left, missing, strength)
         for one in combined(row, strength):
             missing.pop(one, None)
