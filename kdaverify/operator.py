@@ -167,8 +167,12 @@ class Operator(abc.ABC):
         """Changes of a problem in one thing each: which of them pass shows what a failure depends
         on.
         """
-        del problem, detail
-        return ()
+        # a module of operators: it needs this one first
+        from kdaverify.operators.one_change import one_change_each
+
+        return one_change_each(
+            problem, (change for change, own in self.smaller(problem, detail) if own == detail)
+        )
 
     def example(self) -> Canonical | None:
         """A small problem to start from; None where there is none."""

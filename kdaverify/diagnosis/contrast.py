@@ -152,7 +152,11 @@ def experiment(case: PropertyCase, adapter: Adapter, *, until: float) -> Experim
         results[number].append(_run(trial, case, left[number].pop(0)))
     contrasts = map(_contrast, axes, [case.problem] * len(axes), results)
     found = sorted((one for one in contrasts if one.passes), key=lambda one: not one.rule)
-    return Experiment(case, trial.outputs, trial.varies, tuple(found))
+    # Two axes may be one sentence: T and W are, where sequences are shorter than W.
+    once = {one.rule or str(number): one for number, one in reversed([*enumerate(found)])}
+    return Experiment(
+        case, trial.outputs, trial.varies, tuple(one for one in found if one in once.values())
+    )
 
 
 def _turn(own: Sequence[Run]) -> tuple[int, int]:

@@ -9,8 +9,10 @@ from typing import Final
 import pytest
 
 from benchmarks.ported_faults import port
+from kdaverify.adapters.registry import find
 from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.operator import CallOperator, operator_named
 from kdaverify.problems import Problem
 
 PLAIN: Final = Problem.model_validate({
@@ -35,6 +37,27 @@ def test_the_axis_of_a_fault_is_found(fault: str, fields: dict[str, object], sai
     case = PropertyCase("forward", PLAIN.replace(**fields))
     (found,) = experiments([case], port(fault), seconds=LONG)
     assert said in str(found) and not found.varies
+
+
+OTHERS: Final = (
+    ("CONV-C9", "fp32-shorter-than-history", "only where a sequence is shorter than W - 1 (fails"),
+    ("CONV-C23", "fp32-starts", "only where a pack of several sequences (fails at a pack of 17"),
+    ("NORM-N1", "fp32-sigmoid", "only where activation = sigmoid (fails at"),
+    ("attention-M1", "fp32-tile-less-one", "only where causal = True (fails at"),
+    ("attention-M10", "fp32-two-tokens", "only where several requests (fails at"),
+    ("attention-C8", "fp32-one-empty", "only where a part without keys (fails at"),
+)
+"""The same of other operators, whose axes are read off the fields of their problems."""
+
+
+@pytest.mark.parametrize(("fault", "named", "said"), OTHERS, ids=[fault for fault, *_ in OTHERS])
+def test_so_it_is_of_any_operator(fault: str, named: str, said: str) -> None:
+    broken = find(f"fault:{fault}")
+    operator = operator_named(broken.op)
+    assert isinstance(operator, CallOperator)
+    case = PropertyCase("panel", dict(operator.panel(broken, "smoke"))[named])
+    (found,) = experiments([case], broken, seconds=LONG)
+    assert said in str(found)
 
 
 def test_of_a_race_it_is_found_where_equal_calls_differ() -> None:

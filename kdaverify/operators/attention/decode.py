@@ -81,11 +81,11 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     def traits(self, problem: MlaDecodeProblem) -> Mapping[str, bool]:
         return {
-            **super().traits(problem),
             "pages in another order than tokens": problem.table != "identity",
             "requests share pages": problem.table == "shared" and problem.B > 1,
             "a page is not full": any(s_k % problem.page for s_k in problem.k_lengths),
             "more than one page": max(problem.k_lengths) > problem.page,
+            **super().traits(problem),
         }
 
     def fewer(self, problem: MlaDecodeProblem) -> Iterator[dict[str, Any]]:

@@ -90,10 +90,10 @@ class MergeOperator(TolerancesOperator):
 
     def traits(self, problem: MergeProblem) -> Mapping[str, bool]:
         return {
-            **super().traits(problem),
             "a part without keys": problem.parts in ("one-empty", "empty"),
             "rows without keys": problem.parts == "empty",
             "T differs from H": problem.T != problem.H,
+            **super().traits(problem),
         }
 
     def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:

@@ -146,7 +146,6 @@ class SoftmaxOperator(TolerancesOperator):
         lengths = [s_k for _, s_k in problem.pairs]
         longer = [s_q > s_k for s_q, s_k in problem.pairs]
         return {
-            **super().traits(problem),
             "several requests": len(lengths) > 1,
             "requests of different lengths": len({*lengths}) > 1,
             "a request without keys": 0 in lengths,
@@ -159,6 +158,7 @@ class SoftmaxOperator(TolerancesOperator):
             "more than 64 keys": max(lengths) > 64,
             "H is no multiple of 16": problem.H % 16 > 0,
             "d_k differs from d_v": problem.d_k != problem.d_v,
+            **super().traits(problem),
         }
 
     def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:

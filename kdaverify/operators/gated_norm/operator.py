@@ -157,9 +157,9 @@ class GatedNormOperator(BoundedOperator):
 
     def traits(self, problem: GatedNormProblem) -> Mapping[str, bool]:
         return {
-            **super().traits(problem),
             "V is no multiple of 16": problem.V % 16 > 0,
             "several batch entries": problem.B > 1,
+            **super().traits(problem),
         }
 
     def place(self, output: str, index: tuple[int, ...], call: GatedNormCall) -> ElementPlace:

@@ -222,14 +222,15 @@ class ShortConvOperator(BoundedOperator):
 
     def traits(self, problem: ShortConvProblem) -> Mapping[str, bool]:
         return {
-            **super().traits(problem),
             "a pack of several sequences": problem.packed and problem.N > 1,
             "rows past the last offset": problem.packed and sum(problem.lengths or ()) < problem.T,
             "a sequence of no tokens": problem.shortest == 0,
-            "a sequence shorter than W - 1": problem.shortest < problem.W - 1,
+            "a sequence is shorter than W - 1": problem.shortest < problem.W - 1,
+            "a sequence is shorter than W": problem.shortest < problem.W,
             "several batch entries": problem.B > 1,
             "T is no multiple of 64": problem.T % 64 > 0,
             "D is no multiple of 16": problem.D % 16 > 0,
+            **super().traits(problem),
         }
 
     def place(self, output: str, index: tuple[int, ...], call: ShortConvCall) -> ElementPlace:
