@@ -67,7 +67,7 @@ def covering_array(
 
 
 class _Possible:
-    """Which partial rows some possible row holds; answers are kept, most rows ask alike.
+    """Which partial rows some possible row holds; answers are kept, most rows share them.
 
     Args:
         axes, possible, bound, growing: as `covering_array` has them.

@@ -22,7 +22,7 @@ class Standards:
     """Of one implementation.
 
     Args:
-        asked, rejected: outputs that published rules were applied to, and those of them that we
+        tested, rejected: outputs that published rules were applied to, and those of them that we
             reject.
         benchmark: whose errors the rules compared with, mostly.
         tallies: one for every rule.
@@ -45,7 +45,7 @@ def standards(rows: Rows) -> list[Standards]:
         pl.col("status").is_in(REJECTS).alias("rejects")
     )
     figures = (
-        pl.len().alias("asked"),
+        pl.len().alias("tested"),
         pl.col("rejects").sum().alias("rejected"),
         pl.col("benchmark").mode().sort().first(),
     )
