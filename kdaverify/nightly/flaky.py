@@ -19,7 +19,7 @@ def flaky(nights: pl.DataFrame) -> pl.DataFrame:
     """The flaky figures of some nights.
 
     Returns:
-        Their questions and outputs, with `asked`, `failed`, `turns`, the date of the last failure
+        Their questions and outputs, with `tested`, `failed`, `turns`, the date of the last failure
         in `last`, and a line that replays it.
     """
     import polars as pl

@@ -67,7 +67,7 @@ def conclude(
     Args:
         tonight: its rows.
         nights: of the history.
-        unasked: fixed cases that the time did not suffice for.
+        untested: fixed cases that the time did not suffice for.
         trouble: what went wrong in the harness.
     """
     import polars as pl

@@ -38,7 +38,7 @@ def show_night(console: Console, night: Night, medians: pl.DataFrame) -> None:
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
     for row in night.flaky.head(MOST_SHOWN).iter_rows(named=True):
         reported = (
-            f"flaky: failed on {row['failed']} of {row['asked']} nights, last on {row['last']}:"
+            f"flaky: failed on {row['failed']} of {row['tested']} nights, last on {row['last']}:"
             f" {row['property']} {row['output']}"
         )
         console.print(Text(reported, style="bold yellow"))
@@ -101,7 +101,7 @@ def night_summary(night: Night) -> dict[str, Any]:
         ),
         "flaky": (
             night.flaky.select(
-                "property", "output", "case", "asked", "failed", "last", "replay"
+                "property", "output", "case", "tested", "failed", "last", "replay"
             ).to_dicts()
         ),
     }

@@ -82,7 +82,7 @@ def test_a_case_that_fails_for_the_first_time_rejects() -> None:
 def test_a_case_that_goes_back_and_forth_is_flaky_and_no_pass() -> None:
     found = night(panel(), panel(wrong=[3]), tonight=panel())
     assert found.ruling is Ruling.INSUFFICIENT and "1 figures are flaky" in found.reasons[0]
-    assert found.flaky.select("asked", "failed", "last").rows() == [(3, 1, "2026-01-02")]
+    assert found.flaky.select("tested", "failed", "last").rows() == [(3, 1, "2026-01-02")]
     again = night(panel(), panel(wrong=[3]), panel(), tonight=panel(wrong=[3]))
     assert again.ruling is Ruling.INSUFFICIENT and again.failing.is_empty()
 
