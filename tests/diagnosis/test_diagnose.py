@@ -61,16 +61,16 @@ class _Uneven(Faulty):
         return Output(right.o * (1 + self.calls), right.final_state)
 
 
-def tested(**fields: object) -> PropertyCase:
+def a_case(**fields: object) -> PropertyCase:
     return PropertyCase("forward", SMALL.replace(**fields))
 
 
 @pytest.mark.parametrize(
     ("wrong", "question", "name"),
     [
-        (kernels.key_decay_applied_twice, tested(), "H1"),
-        (kernels.ignores_cu_seqlens, tested(lengths=(2, 2)), "V11"),
-        (kernels.last_gate_from_padding, tested(), "H6"),
+        (kernels.key_decay_applied_twice, a_case(), "H1"),
+        (kernels.ignores_cu_seqlens, a_case(lengths=(2, 2)), "V11"),
+        (kernels.last_gate_from_padding, a_case(), "H6"),
         (find("fault:B25"), PropertyCase("gradients", SMALL, {"of": "both"}), "B25"),
         (find("fault:S8"), PropertyCase("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
         (
@@ -101,7 +101,7 @@ def test_a_known_fault_is_named_first(wrong: Adapter, question: PropertyCase, na
 
 
 def test_a_simple_mistake_is_reported_without_the_catalogue() -> None:
-    found = diagnose(kernels.state_transposed_where_square, tested(), seconds=SOON)
+    found = diagnose(kernels.state_transposed_where_square, a_case(), seconds=SOON)
     assert not found.named
     assert [match.suspect.fault.id for match in found.signatures] == ["state transposed"]
     assert "state transposed (S_T is returned transposed)" in str(found)
@@ -111,17 +111,17 @@ def test_a_simple_mistake_is_reported_without_the_catalogue() -> None:
     "right", [kernels.right_bf16, EAGER, find("eager-recurrent")], ids=lambda right: right.name
 )
 def test_a_conforming_kernel_gets_no_name_even_if_it_is_taken_for_wrong(right: Adapter) -> None:
-    found = diagnose(right, tested(), seconds=SOON)
+    found = diagnose(right, a_case(), seconds=SOON)
     assert found.passes
     assert not (found.named or found.signatures)
     assert not any(
         match.indistinguishable
-        for match in FaultComparison(tested(), right).matches(next(suspects(tested(), right)))
+        for match in FaultComparison(a_case(), right).matches(next(suspects(a_case(), right)))
     )
 
 
 def test_a_fault_that_nothing_knows_is_not_named() -> None:
-    found = diagnose(kernels.one_token_zeroed, tested(T=70), seconds=SOON)
+    found = diagnose(kernels.one_token_zeroed, a_case(T=70), seconds=SOON)
     assert not found.fits
     assert str(found).startswith("no known bug matches")
     assert "0 wherever it is wrong" in str(found)
@@ -158,7 +158,7 @@ def test_nan_everywhere_names_no_fault() -> None:
         return o * math.nan, final_state * math.nan
 
     nan = Faulty(RIGHT, patch=Patch(forward=forward))
-    found = diagnose(nan, tested(), seconds=SOON)
+    found = diagnose(nan, a_case(), seconds=SOON)
     assert not found.fits
     assert not (found.named or found.signatures)
     assert str(found).startswith("not finite: too few finite elements")
@@ -166,13 +166,13 @@ def test_nan_everywhere_names_no_fault() -> None:
 
 @pytest.mark.parametrize("T", [20, 70])
 def test_a_tail_that_was_never_written_is_named_by_poison(T: int) -> None:
-    found = diagnose(_Changed(_tail_left_out), tested(T=T), seconds=SOON)
+    found = diagnose(_Changed(_tail_left_out), a_case(T=T), seconds=SOON)
     assert found.unwritten == ("o",)
     assert str(found).startswith("matches a simple mistake: never written (o:")
 
 
 def test_a_tail_of_zeros_is_named_by_its_block() -> None:
-    found = diagnose(_Changed(_zero_tail), tested(T=20), seconds=20)
+    found = diagnose(_Changed(_zero_tail), a_case(T=20), seconds=20)
     assert [match.suspect.fault.id for match in found.signatures] == [
         "last tokens never written (16)"
     ]
@@ -183,7 +183,7 @@ def test_a_tail_of_zeros_is_named_by_its_block() -> None:
 )
 def test_gates_off_by_a_constant_factor_are_named_with_it(factor: float, shown: str) -> None:
     wrong = Faulty(RIGHT, patch=Patch(forward=lambda kernel, x: kernel(replace(x, g=x.g * factor))))
-    found = diagnose(wrong, tested(T=9), seconds=20)
+    found = diagnose(wrong, a_case(T=9), seconds=20)
     assert f"gates off by a factor of {shown}" in [
         match.suspect.fault.id for match in found.signatures
     ]
@@ -209,7 +209,7 @@ class _Growing(Faulty):
 
 
 def test_gates_of_the_wrong_sign_are_named() -> None:
-    found = diagnose(_Growing(RIGHT, patch=Patch()), tested(T=4, H=1), seconds=20)
+    found = diagnose(_Growing(RIGHT, patch=Patch()), a_case(T=4, H=1), seconds=20)
     assert "gates off by a factor of -1" in [match.suspect.fault.id for match in found.signatures]
 
 
@@ -217,7 +217,7 @@ def test_gates_of_the_wrong_sign_are_named() -> None:
     "wrong", [kernels.key_decay_applied_twice, kernels.one_token_zeroed], ids=lambda x: x.name
 )
 def test_other_faults_are_not_called_unwritten_or_off_by_a_factor(wrong: Adapter) -> None:
-    found = diagnose(wrong, tested(T=70), seconds=SOON)
+    found = diagnose(wrong, a_case(T=70), seconds=SOON)
     assert "never written" not in str(found)
     assert "gates off" not in str(found)
 
@@ -225,19 +225,19 @@ def test_other_faults_are_not_called_unwritten_or_off_by_a_factor(wrong: Adapter
 def test_two_faults_in_one_kernel_are_a_poor_fit() -> None:
     first, second = (FAULTS[name].patch(Setting(1.0, torch.Generator())) for name in ("H1", "O5"))
     both = Faulty(FAULTS["H1"], patch=Patch(stages=first.stages, forward=second.forward))
-    question = tested(T=9)
+    question = a_case(T=9)
     found = diagnose(both, question, seconds=SOON)
     assert not found.fits
     assert str(found).startswith("no ")
 
 
 def test_a_kernel_that_differs_from_call_to_call_is_reported_to() -> None:
-    found = diagnose(_Uneven(FAULTS["H1"]), tested(), seconds=SOON)
+    found = diagnose(_Uneven(FAULTS["H1"]), a_case(), seconds=SOON)
     assert "the same call gives other results" in str(found)
 
 
 def test_the_smaller_case_fails_in_the_same_way() -> None:
-    kernel, question = kernels.key_decay_applied_twice, tested(T=9, HV=2)
+    kernel, question = kernels.key_decay_applied_twice, a_case(T=9, HV=2)
     failed = failure(kernel, question)
     assert failed is not None
     smallest = minimise(kernel, question, until=float("inf"), failed=failed)
