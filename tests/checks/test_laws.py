@@ -31,14 +31,16 @@ from oracles.inputs import Inputs
 from tests.checks.lawbreakers import ABSENT, BROKEN, DENSE, HEADS, PACKED, ZERO, Call, Wrong
 
 
-def tested(adapter: Adapter, law: str, problem: Problem) -> list[Outcome]:
+def outcomes_of(adapter: Adapter, law: str, problem: Problem) -> list[Outcome]:
     found = check("laws", adapter, problem, {"law": law})
     assert not any(outcome.status is Status.SKIP for outcome in found), found
     return found
 
 
 def rejected(adapter: Adapter, law: str, problem: Problem = DENSE) -> set[str]:
-    return {outcome.output for outcome in tested(adapter, law, problem) if outcome.status.rejects}
+    return {
+        outcome.output for outcome in outcomes_of(adapter, law, problem) if outcome.status.rejects
+    }
 
 
 def fitting(law: str) -> Problem:
@@ -108,7 +110,7 @@ def test_a_law_calls_nothing_but_what_it_says_a_kernel_must_support(law: str) ->
             return super().forward(inputs)
 
     problem = fitting(law).replace(H=2, HV=2)
-    outcomes = tested(Watched(gates=problem.gates), law, problem)
+    outcomes = outcomes_of(Watched(gates=problem.gates), law, problem)
     assert called <= {
         sizes_of(reported.inputs()) for reported in (problem, *LAWS[law].becomes(problem))
     }

@@ -33,7 +33,7 @@ def question(rule: str, adapter: Any) -> CallRuleTest:
     return found[0]
 
 
-def tested(rule: str, adapter: Any) -> list[Outcome]:
+def outcomes_of(rule: str, adapter: Any) -> list[Outcome]:
     one = question(rule, adapter)
     return check("calls", adapter, one.problem, one.detail)
 
@@ -44,12 +44,12 @@ def test_every_rule_has_a_kernel_that_breaks_it() -> None:
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_broken_rule_is_found(rule: str) -> None:
-    assert any(outcome.status.rejects for outcome in tested(rule, BROKEN[rule]()))
+    assert any(outcome.status.rejects for outcome in outcomes_of(rule, BROKEN[rule]()))
 
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
-    reported = {(outcome.status, outcome.message) for outcome in tested(rule, RIGHT)}
+    reported = {(outcome.status, outcome.message) for outcome in outcomes_of(rule, RIGHT)}
     assert {status for status, _ in reported} == {
         Status.SKIP if rule in ("tuned", "alternating-option") else Status.PASS
     }, reported
@@ -59,12 +59,13 @@ def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
     "rule", [rule for rule in BROKEN if RULES[rule].backward and RULES[rule].size != "real"]
 )
 def test_the_embedded_backward_keeps_every_rule(rule: str) -> None:
-    assert {outcome.status for outcome in tested(rule, EAGER)} == {Status.PASS}
+    assert {outcome.status for outcome in outcomes_of(rule, EAGER)} == {Status.PASS}
 
 
 def test_a_kernel_that_declares_other_bits_is_judged_call_by_call() -> None:
     assert {
-        outcome.status for outcome in tested("repeated", port(wrong_at_times, deterministic=False))
+        outcome.status
+        for outcome in outcomes_of("repeated", port(wrong_at_times, deterministic=False))
     } == {Status.PASS}
 
 
