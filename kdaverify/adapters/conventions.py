@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -26,6 +26,15 @@ ALLOWED: Final = {
 }
 OUTSIDE: Final = -1
 """Segment id of the tokens past the last offset of a pack."""
+
+
+def packing_of(keywords: Collection[str]) -> str:
+    """How a function that declares no packing takes packs: by what its signature names of offsets
+    and segment ids, else not at all.
+
+    A port that names offsets and was never given any lost the states of empty sequences unseen.
+    """
+    return next((value for value in ALLOWED["packing"] if value in keywords), "none")
 
 
 class ConventionError(ValueError):

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
-from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.conventions import Conventions, packing_of
 from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
@@ -48,10 +48,10 @@ def kernel(
     gates: str = "channel",
     heads: str = "interleaved",
     beta: str = "value",
-    packing: str = "none",
+    packing: str | None = None,
     dtypes: Sequence[str] = ("fp32",),
     scale: str | None = None,
-    padding: str = "zero",
+    padding: str | None = None,
     final_state: bool = True,
     widths: Sequence[int] | int = (),
     square: bool = False,
@@ -94,13 +94,15 @@ def kernel(
             DeltaNet).
         heads: interleaved (value head j reads key head j // (HV / H)) or tiled (j mod H).
         beta: value or logit.
-        packing: cu_seqlens, segment_ids or none.
+        packing: cu_seqlens, segment_ids or none. By default what the signature names of the two,
+            else none: a kernel that names offsets is tested on packs.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32
             (fp64 beside fp64).
         scale: argument (passed), fixed (the kernel always takes K^-1/2), folded (q comes
             multiplied). By default argument if the signature names scale, else fixed.
         padding: what rows of o past the last offset of a pack hold: zero, or undefined (not
-            compared). With segment_ids a kernel cannot distinguish padding, so it is always
+            compared). By default zero where packing is declared, else undefined, as nothing was
+            promised. With segment_ids a kernel cannot distinguish padding, so it is always
             undefined there.
         final_state: False if the function returns o alone.
         widths, head_ratios: all values of K and V, and of HV / H, that it takes; () any.
@@ -156,11 +158,9 @@ def kernel(
         "state": state,
         "gate": gate,
         "beta": beta,
-        "packing": packing,
         "dtypes": dtypes,
         "gates": gates,
         "heads": heads,
-        "padding": padding,
         "final_state": final_state,
         "widths": widths,
         "square": square,
@@ -192,6 +192,8 @@ def kernel(
         read = {
             "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
             "initial_state": "initial_state" in found.keywords,
+            "packing": packing or packing_of(found.keywords),
+            "padding": padding or ("undefined" if packing is None else "zero"),
         }
         return adapted(declaration_of(title, {**words, **read}), adapt(decorated), brought)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
+from kdaverify.adapters.conventions import packing_of
 from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.adapters.frameworks import Framework, framework_of
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
@@ -85,9 +86,10 @@ def operator_kernel(
         raise AdapterError(
             f"kernel {title!r}: op={op!r} is implemented by an Adapter class, not by a function"
         )
-    words = _words(
-        title, operator, {name: value for name, value in options.items() if name not in SHARED}
-    )
+    own = {name: value for name, value in options.items() if name not in SHARED}
+    if "packing" in operator.words:
+        own = {"packing": packing_of(_parameters(title, function, operator)), **own}
+    words = _words(title, operator, own)
     given = {name: value for name, value in options.items() if name in SHARED and name != "name"}
     for option in ("dtypes", "widths"):
         value = given.get(option, ())

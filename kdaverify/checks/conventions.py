@@ -40,6 +40,7 @@ PROBE = Problem(
     seed=1,
 )
 PACK, PADDING = (2, 0, 3), 2
+NOT_IMPLEMENTED = "NotImplementedError"
 GROUPED = {"H": 2, "HV": 6}
 """Heads in groups: where each value head has a key head of its own, either way of grouping is the
 other."""
@@ -100,14 +101,16 @@ def conventions(adapter: Adapter) -> Outcome:
 
 def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     # Both are called whatever the first gives: an export writes down what a score plays back.
-    complaint, padding, grouped = (
+    complaint, refused, padding, grouped = (
         _complaint(adapter, problem),
+        _refused_pack(adapter, problem),
         _padded(adapter),
         _grouped(adapter, problem),
     )
     if complaint is None:
         return (
-            padding
+            refused
+            or padding
             or grouped
             or Outcome(
                 "call",
@@ -240,6 +243,21 @@ def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:
     return Outcome(
         "o", Status.CONVENTION, f"conventions: {said}; multiply by it, or declare scale='folded'"
     )
+
+
+def _refused_pack(adapter: Adapter, problem: Problem) -> Outcome | None:
+    """Says so where a kernel that is taken to have packs raises that it has none."""
+    packed = fitted(adapter, problem.replace(B=1, lengths=PACK, T=sum(PACK)))
+    if not packed.packed or adapter.supports(packed) is not None:
+        return None
+    fault = _complaint(adapter, packed)
+    if not (isinstance(fault, CallError) and NOT_IMPLEMENTED in fault.message):
+        return None
+    said = (
+        f"the signature names {adapter.conventions.packing}, but a pack is refused; declare"
+        " packing='none', or take packs"
+    )
+    return Outcome("call", Status.CONVENTION, f"conventions: {said} ({fault})")
 
 
 def _padded(adapter: Adapter) -> Outcome | None:

@@ -101,13 +101,27 @@ def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> No
 
 def test_every_declared_limit_is_a_reason(ask: Ask) -> None:
     packed = ask(B=1, lengths=(21,))
-    assert "no packed sequences" in str(kernel()(plain).supports(packed))
+    assert "no packed sequences" in str(kernel(packing="none")(plain).supports(packed))
     assert "activation stage" in str(kernel(gate="raw")(plain).supports(ask()))
     assert "beta in [0, 1] alone, wanted [2, 2]" in str(
         kernel(beta="logit")(plain).supports(ask(beta="two"))
     )
     assert kernel(beta="logit")(plain).supports(ask()) is None
     assert kernel(supports=lambda problem: f"T = {problem.T}")(plain).supports(ask()) == "T = 21"
+
+
+def test_packing_is_read_off_the_signature_and_promises_nothing_of_padding() -> None:
+    def by_ids(
+        q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, segment_ids: Any = None
+    ) -> Any:
+        raise AssertionError(segment_ids)
+
+    read = kernel()(plain).conventions
+    assert (read.packing, read.padding) == ("cu_seqlens", "undefined")
+    assert kernel()(by_ids).conventions.packing == "segment_ids"
+    assert kernel()(five).conventions.packing == "none"
+    assert kernel(packing="cu_seqlens")(plain).conventions.padding == "zero"
+    assert kernel(packing="none")(plain).conventions.packing == "none"
 
 
 def test_a_folded_scale_comes_in_q_and_the_oracle_sees_its_rounding(ask: Ask) -> None:

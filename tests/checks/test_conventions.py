@@ -4,12 +4,17 @@ a kernel that is wrong otherwise is not.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kdaverify.adapters import Conventions
+from kdaverify.adapters.kernel import kernel
 from kdaverify.adapters.registry import find
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
 from tests.adapters.standins import standin
 
 DECLARED = Conventions(packing="cu_seqlens")
@@ -42,3 +47,18 @@ def test_the_right_declaration_passes(choice: str, value: str) -> None:
 def test_a_kernel_that_is_wrong_under_every_convention_is_left_to_the_suites() -> None:
     two_wrong = Conventions(packing="cu_seqlens", gate="log2", beta="logit")
     assert conventions(standin(two_wrong, DECLARED)).status is Status.SKIP
+
+
+def test_offsets_that_are_named_and_refused_are_a_wrong_declaration() -> None:
+    def refusing(
+        q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any, cu_seqlens: Any = None
+    ) -> Any:
+        if cu_seqlens is not None:
+            raise NotImplementedError("packs are for later")
+        o, final = recurrence(Inputs(q, k, v, g, beta, None, initial_state))
+        return o.to(q.dtype), final.to(g.dtype)
+
+    found = conventions(kernel()(refusing))
+    assert found.status is Status.CONVENTION
+    assert "declare packing='none'" in found.message and "packs are for later" in found.message
+    assert conventions(kernel(packing="none")(refusing)).status is Status.PASS

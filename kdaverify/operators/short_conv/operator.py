@@ -48,7 +48,7 @@ class ShortConvOperator(BoundedOperator):
     keywords = ("initial_state", "cu_seqlens", "activation")
     words = {  # noqa: RUF012 # a Final mapping
         "conv_state": ("W", "W-1"),
-        "packing": ("none", "cu_seqlens"),
+        "packing": ("none", "cu_seqlens"),  # undeclared: what the signature names
         "activation": ("silu", "none"),
     }
     options = {"activation": ("silu", "none")}  # noqa: RUF012
