@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,10 @@ def survey(
     ),
     impl: Annotated[
         list[str] | None,
-        typer.Option("--impl", help="judge only these; repeatable. Default: all that run here"),
+        typer.Option(
+            "--impl",
+            help="judge only these, in this order; repeatable. Default: all that run here",
+        ),
     ] = None,
     records: Annotated[
         list[Path] | None,
@@ -55,6 +59,13 @@ def survey(
     seconds: Annotated[
         float, typer.Option(min=1, help="after which the session of one implementation is ended")
     ] = SECONDS,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="after which no further implementation is begun; default: never"),
+    ] = None,
+    commit: Annotated[
+        str, typer.Option(help="of the kdaverify that judged, shown on the page; default: none")
+    ] = "",
     pages_only: Annotated[
         bool, typer.Option("--pages-only", help="judge nothing: write the page of what was judged")
     ] = False,
@@ -76,12 +87,13 @@ def survey(
     except ImportError:
         raise Complaint(f"survey: {MISSING}") from None
     from kdaverify.adapters.registry import shipped
-    from kdaverify.survey.session import RECORDS, SurveyPlan, runnable
+    from kdaverify.survey.session import NOT_REACHED, RECORDS, SurveyPlan, runnable
     from kdaverify.survey.session import survey as judge
 
     console = Console()
     here, not_run = runnable(shipped(), _known(impl))
-    plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers)
+    limit = math.inf if minutes is None else minutes
+    plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers, limit)
     elsewhere = _files(records or [])
     try:
         known = () if findings is None else read_findings(findings)
@@ -89,7 +101,8 @@ def survey(
             judge(plan, _reporter(console, plan))
         own = sorted((out / RECORDS).glob("*.jsonl"))
         with console.status("reading the records"):
-            state = state_of([*own, *elsewhere], known, not_run)
+            absent = dict.fromkeys(here, NOT_REACHED) | not_run
+            state = state_of([*own, *elsewhere], known, absent, commit)
         write_state(state, known, out)
     except (RecordError, FindingError, OSError) as error:
         raise Complaint(f"survey: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from kdaverify.verdicts.record import RecordError, read
 DESIGN: Final = "emulated:"
 """How the names of designs begin: they emulate arithmetic, and are no implementation."""
 RECORDS: Final = "records"
+NOT_REACHED: Final = "not reached; the same command continues"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class SurveyPlan:
         folder: of the survey; records lie in a folder of it.
         seconds: after which a session is ended; its verdicts up to then are kept.
         workers: processes of a session, "auto" for every core.
+        minutes: after which no further session begins.
     """
 
     implementations: tuple[str, ...]
@@ -41,6 +44,7 @@ class SurveyPlan:
     folder: Path
     seconds: float
     workers: str = "auto"
+    minutes: float = math.inf
 
     def record(self, name: str) -> Path:
         safe = name.replace(":", "_").replace("/", "_")
@@ -68,10 +72,13 @@ def runnable(
     """The implementations that run here, and of the others why they do not.
 
     Args:
-        only: names to be judged; () for all.
+        only: names to be judged, in this order; () for all.
     """
     chosen = [one for one in listings if not one.name.startswith(DESIGN)]
-    chosen = [one for one in chosen if not only or one.name in only]
+    if only:
+        chosen = sorted(
+            (one for one in chosen if one.name in only), key=lambda one: only.index(one.name)
+        )
     here = tuple(one.name for one in chosen if one.missing is None)
     return here, {one.name: one.missing for one in chosen if one.missing is not None}
 
@@ -87,10 +94,14 @@ def survey(plan: SurveyPlan, reported: Callable[[int, SurveyStep], None]) -> Non
     """
     for left in (plan.folder / RECORDS).glob("running-*"):
         shutil.rmtree(left)
+    begun = time.monotonic()
     for number, name in enumerate(plan.implementations, 1):
         path = plan.record(name)
         if is_finished(path, name, plan):
             reported(number, SurveyStep(name, "taken from its record", 0.0))
+            continue
+        if time.monotonic() - begun > 60 * plan.minutes:
+            reported(number, SurveyStep(name, NOT_REACHED, 0.0))
             continue
         path.unlink(missing_ok=True)
         started = time.monotonic()

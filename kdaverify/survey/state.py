@@ -107,7 +107,8 @@ class KernelState(BaseModel):
     Args:
         schema_version: of this form.
         implementations: by operator, name, versions and device.
-        not_run: implementations that cannot run here and have no record, and why.
+        not_run: implementations that have no record, and why.
+        commit: of the kdaverify that judged them here; "" where it is not stated.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -115,6 +116,7 @@ class KernelState(BaseModel):
     schema_version: int = SCHEMA_VERSION
     implementations: tuple[ImplementationState, ...]
     not_run: dict[str, str]
+    commit: str = ""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -144,14 +146,18 @@ def schema() -> str:
 
 
 def state_of(
-    records: Sequence[Path], findings: Iterable[Finding], not_run: dict[str, str]
+    records: Sequence[Path],
+    findings: Iterable[Finding],
+    not_run: dict[str, str],
+    commit: str = "",
 ) -> KernelState:
     """The state that records show, each decided by itself.
 
     Args:
         records: sealed records, of this machine and of others.
         findings: all there are.
-        not_run: why implementations without a record could not run.
+        not_run: why implementations without a record were not run.
+        commit: of the kdaverify that judged.
     Raises:
         RecordError: a record is absent, damaged, or none.
     """
@@ -162,7 +168,7 @@ def state_of(
     )
     names = {one.implementation for one in found}
     missing = {name: why for name, why in not_run.items() if name not in names}
-    return KernelState(implementations=tuple(order), not_run=missing)
+    return KernelState(implementations=tuple(order), not_run=missing, commit=commit)
 
 
 def _states_in(path: Path, findings: Sequence[Finding]) -> list[ImplementationState]:

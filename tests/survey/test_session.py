@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.adapters.registry import Listing
-from kdaverify.survey.session import SurveyPlan, SurveyStep, runnable, survey
+from kdaverify.survey.session import NOT_REACHED, SurveyPlan, SurveyStep, runnable, survey
 from kdaverify.survey.state import state_of
 
 pytestmark = pytest.mark.whole_run
@@ -48,6 +48,12 @@ def test_a_session_that_takes_too_long_is_ended_and_said_to_be(
     assert step.outcome.startswith("ended after 2 s; its output is in")
 
 
+def test_no_session_begins_after_the_minutes_of_a_survey(plan: SurveyPlan, tmp_path: Path) -> None:
+    steps = run(replace(plan, folder=tmp_path, minutes=-1.0))
+    assert [step.outcome for step in steps] == [NOT_REACHED]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_designs_are_no_implementations_and_what_cannot_run_has_a_reason() -> None:
     listings = [
         Listing("eager", "shipped", ("fp32",), None),
@@ -55,4 +61,6 @@ def test_designs_are_no_implementations_and_what_cannot_run_has_a_reason() -> No
         Listing("cudnn", "shipped", ("bf16",), "not installed"),
     ]
     assert runnable(listings) == (("eager",), {"cudnn": "not installed"})
+    more = [*listings, Listing("torch-flex", "shipped", ("fp32",), None)]
+    assert runnable(more, ("torch-flex", "eager")) == (("torch-flex", "eager"), {})
     assert runnable(listings, ("cudnn",)) == ((), {"cudnn": "not installed"})

@@ -42,7 +42,8 @@ def state(tmp_path: Path) -> KernelState:
         record(tmp_path / "port.jsonl", verdict(**port), verdict(Status.FAIL, ratio=7.0, **port)),
         record(tmp_path / "newer.jsonl", verdict(**port, **newer), op="attention"),
     ]
-    return state_of(records, [WRONG], {"absent": "not installed", "right": "has a record"})
+    absent = {"absent": "not installed", "right": "has a record"}
+    return state_of(records, [WRONG], absent, "0123456789abcdef")
 
 
 def test_a_decision_stands_beside_formats_worst_case_and_finding(state: KernelState) -> None:
@@ -75,6 +76,7 @@ def test_the_files_are_whole_and_the_data_fit_their_schema(
 ) -> None:
     write_state(state, (WRONG,), tmp_path / "out")
     data = json.loads((tmp_path / "out" / "state.json").read_text())
+    assert "judged at commit 0123456789ab<" in (tmp_path / "out" / "state.html").read_text()
     jsonschema.validate(data, json.loads((tmp_path / "out" / "state.schema.json").read_text()))
     assert KernelState.model_validate(data) == state
     assert "| `right` | interpreted on cpu | ✓ accept | 0.5x tolerance (fp32) |" in table(state)
