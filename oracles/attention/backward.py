@@ -19,6 +19,9 @@ from oracles.attention.design import OnlineDesign
 from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
 
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""dq, dk, dv."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -34,10 +37,15 @@ class Given:
     do: Tensor
     dlse: Tensor
 
+    def rows(self, rows: slice) -> Given:
+        """Of some of the rows."""
+        return Given(*(x[:, rows] for x in (self.o, self.lse, self.do, self.dlse)))
+
 
 def delta(run: AttentionBackward, given: Given) -> Tensor:
-    """<dO, O> of every row, in the accumulator's format."""
-    return run.arithmetic.store("delta", (given.do * given.o).sum(-1))
+    """<dO, O> of every row; products and their sum are the accumulator's but where declared."""
+    products = run.arithmetic.store("delta_product", given.do * given.o)
+    return run.arithmetic.store("delta", products.sum(-1))
 
 
 def recomputed(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
@@ -98,7 +106,7 @@ class AttentionBackward:
         stored: tuple[Tensor, Tensor],
         loss: tuple[Tensor, Tensor | None],
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Gradients:
         """dq [H, s_q, d_k], dk [h_kv, s_k, d_k], dv [h_kv, s_k, d_v].
 
         Args:
@@ -107,7 +115,7 @@ class AttentionBackward:
             dtype: the working type.
         """
         rows = packed(segment, dtype)
-        flat, (do, dlse) = rows.q.shape[:2], loss
+        q, flat, (do, dlse) = segment.q, rows.q.shape[:2], loss
         o, lse = (x.to(dtype).reshape(*flat, *x.shape[2:]) for x in stored)
         given = Given(
             o,
@@ -115,12 +123,25 @@ class AttentionBackward:
             do.to(dtype).reshape(*flat, do.shape[-1]),
             torch.zeros_like(lse) if dlse is None else dlse.to(dtype).reshape(flat),
         )
-        found = self.rows(rows, given)
-        names = ("dq", "dk", "dv")
-        q, k, v = (self.arithmetic.store(n, x) for n, x in zip(names, found, strict=True))
-        return q.view(segment.q.shape), k, v
+        packed_heads = self.design.heads == "packed"
+        dq, dk, dv = self._stored(
+            self.rows(rows, given) if packed_heads else self._heads(rows, given, q.shape[1])
+        )
+        return dq.view(q.shape), dk, dv
 
-    def rows(self, rows: PackedRows, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, rows: PackedRows, given: Given, s_q: int) -> Gradients:
+        """Head by head; each one's gradients are stored before they are summed."""
+        heads = [slice(at, at + s_q) for at in range(0, rows.q.shape[1], max(1, s_q))]
+        found = [self._stored(self.rows(rows.some(one), given.rows(one))) for one in heads]
+        dq, dk, dv = zip(*found, strict=True)
+        return torch.cat(dq, 1), torch.stack(dk).sum(0), torch.stack(dv).sum(0)
+
+    def _stored(self, found: Gradients) -> Gradients:
+        dq, dk, dv = found
+        store = self.arithmetic.store
+        return store("dq", dq), store("dk", dk), store("dv", dv)
+
+    def rows(self, rows: PackedRows, given: Given) -> Gradients:
         """The same of packed rows, block by block."""
         dq, dk, dv = torch.zeros_like(rows.q), torch.zeros_like(rows.k), torch.zeros_like(rows.v)
         delta, stages = self.stages.delta(self, given), self.stages

@@ -36,6 +36,9 @@ class OnlineDesign:
         normalise_first: whether P is divided by its row sum before the product with V.
         seesaw: whether blocks are read in pairs and the two halves of the columns of V are
             accumulated differently (FlashMLA, Hopper; see `seesaw`).
+        heads: of the backward, whether the query heads of a KV head are summed in the accumulator
+            (packed), or each head's dk and dv are stored before they are summed (alone):
+            FlashAttention-2, and automatic differentiation of repeated heads.
     """
 
     block: int = 64
@@ -52,6 +55,7 @@ class OnlineDesign:
     row_sum: Literal["unrounded", "rounded"] = "unrounded"
     normalise_first: bool = False
     seesaw: bool = False
+    heads: Literal["packed", "alone"] = "packed"
 
     @property
     def log_base(self) -> float:

@@ -50,6 +50,10 @@ class PackedRows:
     visible: Tensor
     scale: float
 
+    def some(self, rows: slice) -> PackedRows:
+        """Some of the rows, with every key."""
+        return replace(self, q=self.q[:, rows], visible=self.visible[rows])
+
     def state(self) -> Running:
         shape = self.q.shape[:2]
         zero = self.q.new_zeros(shape)

@@ -122,3 +122,48 @@ def test_gradients_are_measured_against_the_products_of_ds(shift: float) -> None
     narrow = next(iter(rounded_kernels(attention_contract("online64-bf16[dS:e4m3]")).values()))
     wrong = _gradients([narrow.backward(given, narrow.forward(given), do, None)])
     assert _worst(reference, wrong)["dq"] > 1
+
+
+def _grouped() -> tuple[Segment, Tensor, Reference]:
+    """Eight query heads of one KV head, and the tolerances of its gradients."""
+    given = segment(H=8, h_kv=1, s_q=64, s_k=64, dtype=torch.bfloat16, empty=False)
+    found = textbook(given)
+    do = torch.randn(found[0].shape, generator=torch.Generator().manual_seed(3)).bfloat16()
+    exact = _gradients([AttentionBackward()(given, found, (do, None), torch.float64)])
+    enclosures = {name: enclosed(x) for name, x in exact.items()}
+    contract = attention_contract("online64-bf16", FORMATS["bf16"])
+    losses = [Loss(do, None)]
+    reference = attention_gradient_reference(
+        [given], losses, enclosures, _gradients, contract, method="float64"
+    )
+    return given, do, reference
+
+
+def _each_head(given: Segment, do: Tensor) -> dict[str, Tensor]:
+    """[H, ...] gradients of KV heads that were repeated, each stored in bf16."""
+    leaves = [
+        x.detach().requires_grad_()
+        for x in (given.q, *(x.expand(len(given.q), -1, -1) for x in (given.k, given.v)))
+    ]
+    o = torch.nn.functional.scaled_dot_product_attention(
+        *leaves, attn_mask=given.visible, scale=given.scale
+    )
+    return dict(zip(("dq", "dk", "dv"), torch.autograd.grad(o, leaves, do), strict=True))
+
+
+def test_heads_may_be_stored_before_they_are_summed() -> None:
+    given, do, reference = _grouped()
+    found = _each_head(given, do)
+    summed = found | {n: found[n].float().sum(0, keepdim=True).bfloat16() for n in ("dk", "dv")}
+    assert max(_worst(reference, summed).values()) <= 1
+
+
+def test_a_sum_over_heads_in_sixteen_bits_is_over_tolerance() -> None:
+    given, do, reference = _grouped()
+    found = _each_head(given, do)
+    for name in ("dk", "dv"):
+        total = torch.zeros_like(found[name][:1])
+        for head in found[name]:
+            total = total + head
+        found[name] = total
+    assert _worst(reference, found)["dv"] > 1

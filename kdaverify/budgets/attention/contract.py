@@ -26,6 +26,7 @@ TENSORS: Final = (
     "o",
     "lse",
     "P_backward",
+    "delta_product",
     "delta",
     "dS",
     "dq_sum",

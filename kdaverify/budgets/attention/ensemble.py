@@ -71,6 +71,21 @@ def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
     return [kernel(plain, sampled_arithmetic(contract, n), torch.float64) for n in range(SAMPLES)]
 
 
+def grouped_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
+    """Those that store each query head's dk and dv before the heads of a KV head are summed, with a
+    backward of their own and with automatic differentiation's: FlashAttention-2's dk_expanded, and
+    every port that repeats the KV heads.
+
+    Rounded to nearest: among the samples, their larger error would count as spread.
+    """
+    if contract.storage("dk").unit <= contract.accumulate.unit:
+        return []
+    _, library = next(iter(reference_kernels(contract).items()))
+    plain = replace(next(iter(contract.designs().values())), heads="alone")
+    work = contract.accumulate.dtype
+    return [kernel(plain, a, work) for a in (library, _differentiated(library))]
+
+
 def differentiated_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
     """The samples as automatic differentiation of their forward has them: the gradient of a P that
     is stored in 16 bits is stored in them too, and delta is of o before it is stored.

@@ -16,6 +16,7 @@ from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.budgets.attention.ensemble import (
     ReferenceKernel,
     differentiated_kernels,
+    grouped_kernels,
     rounded_kernels,
     sampled_kernels,
 )
@@ -98,7 +99,9 @@ def attention_gradient_reference(
         return layout([one.backward(s, one.forward(s), loss.do, loss.dlse) for s, loss in pairs])
 
     samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
-    rounded = [gradients(one) for one in rounded_kernels(contract).values()]
+    grouped = any(len(s.q) > len(s.k) for s in segments)
+    nearest = (*rounded_kernels(contract).values(), *(grouped_kernels(contract) if grouped else ()))
+    rounded = [gradients(one) for one in nearest]
     drawn = [gradients(one) for one in samples]
     sizes = layout([gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs])
     terms = {name: sum_terms(sizes[name], contract) for name in exact}
