@@ -12,6 +12,9 @@ from kdaverify.checks.status import Status
 NEAR: Final = 1.5
 """The largest fraction of a tolerance that is a borderline failure; a larger error is not explained
 by sampling variation."""
+CLEAR: Final = 2.0
+"""Times the tolerance, at least, that no other seed brings below it: what is explained and shown
+begins with such failures."""
 NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
 """The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SETTLED: Final = "another case is wrong for certain"

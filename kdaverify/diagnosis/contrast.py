@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.near_miss import CLEAR
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES, plain_call
@@ -38,8 +39,6 @@ MOST_AXES: Final = 3
 """Axes that are reported, in the operator's order: structure before values."""
 MOST_LEVELS: Final = 4
 MOST_LENGTHS: Final = 6
-CLEAR: Final = 2.0
-"""Times the tolerance, at least: of less, the other seeds of a changed case decide."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,11 @@ class Experiment:
         return bool(rules) and all(own.get(rule, False) for rule in rules)
 
     def __str__(self) -> str:
-        what = " and ".join(self.outputs)
+        what, several = " and ".join(self.outputs), len(self.outputs) > 1
         head, verbs = (
             (f"{what} of equal calls", ("differ", "agree"))
             if self.varies
-            else (f"{self.call} {what}", ("fails", "passes"))
+            else (f"{self.call} {what}", ("fail", "pass") if several else ("fails", "passes"))
         )
         shown = "; ".join(found.reported(verbs) for found in self.contrasts[:MOST_AXES])
         return f"{head} {f'{verbs[0]} ' if self.contrasts[0].rule else ''}{shown}"

@@ -63,7 +63,14 @@ def _contrasts(
     rows = [row for row in verdicts if row.status.localised and row.problem and not row.left_open()]
     if not adapter.open_ended or any(row.status.takes_process for row in verdicts):
         return {}
-    rows.sort(key=lambda row: (row.case_key() not in smallest, _place(row), _size(row)))
+    rows.sort(
+        key=lambda row: (
+            row.case_key() not in smallest,
+            not row.is_clear(),
+            _place(row),
+            _size(row),
+        )
+    )
     cases = dict[str, tuple[PropertyCase, Row]]()
     for row in rows:
         case = smallest.get(row.case_key()) or question_of(row)
@@ -116,8 +123,8 @@ def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -
 
 
 def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
-    """What is wrong, by what was tested: of every call that fails the smallest case, which is the
-    one that is shown.
+    """What is wrong, by what was tested: of every call that fails the smallest clear case, which
+    is the one that is shown.
     """
     return {
         tested: found["diagnosis"]
@@ -149,7 +156,10 @@ def _findings(
     """
     if any(verdict.status.takes_process for verdict in verdicts):
         return {}, {}
-    cases = [min(own, key=_size) for own in _by_call(verdicts).values()]
+    cases = [
+        min(own, key=lambda row: (not row.is_clear(), _size(row)))
+        for own in _by_call(verdicts).values()
+    ]
     until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
     smallest = dict[Asked, PropertyCase]()
     for number, verdict in enumerate(cases):

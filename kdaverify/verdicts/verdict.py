@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kdaverify.checks.grade import Grade
 from kdaverify.checks.location import NoStage
-from kdaverify.checks.near_miss import SETTLED, Recheck
+from kdaverify.checks.near_miss import CLEAR, SETTLED, Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
@@ -122,6 +122,10 @@ class Verdict(BaseModel):
         a pass that no negative control would get.
         """
         return self.status is Status.PASS and not self.vacuous
+
+    def is_clear(self) -> bool:
+        """Whether it is a failure that another seed would not take back."""
+        return self.status.rejects and (self.ratio is None or not self.ratio < CLEAR)
 
     def left_open(self) -> bool:
         """Whether it is a borderline failure that was not run again,

@@ -41,11 +41,11 @@ def test_the_axis_of_a_fault_is_found(fault: str, fields: dict[str, object], sai
 
 OTHERS: Final = (
     ("CONV-C9", "fp32-shorter-than-history", "only where a sequence is shorter than W - 1 (fails"),
-    ("CONV-C23", "fp32-starts", "only where a pack of several sequences (fails at a pack of 17"),
+    ("CONV-C23", "fp32-starts", "only where a pack of several sequences (fail at a pack of 17"),
     ("NORM-N1", "fp32-sigmoid", "only where activation = sigmoid (fails at"),
-    ("attention-M1", "fp32-tile-less-one", "only where causal = True (fails at"),
-    ("attention-M10", "fp32-two-tokens", "only where several requests (fails at"),
-    ("attention-C8", "fp32-one-empty", "only where a part without keys (fails at"),
+    ("attention-M1", "fp32-tile-less-one", "only where causal = True (fail at"),
+    ("attention-M10", "fp32-two-tokens", "only where several requests (fail at"),
+    ("attention-C8", "fp32-one-empty", "only where a part without keys (fail at"),
 )
 """The same of other operators, whose axes are read off the fields of their problems."""
 

@@ -95,6 +95,16 @@ def test_near_misses_that_were_not_run_again_are_counted_and_not_shown() -> None
     assert left_open([wrong(case="a")]) == ""
 
 
+def test_a_clear_failure_stands_for_its_kind_however_small_a_borderline_one_is() -> None:
+    small, clear = (
+        wrong(case=case, ratio=ratio, problem=problem)
+        for case, ratio, problem in (("a", 1.01, '{"T": 1}'), ("b", 40.0, '{"T": 64}'))
+    )
+    assert not small.is_clear() and clear.is_clear()
+    assert [found.shown.case for found in reported_kinds([small, clear])] == ["b"]
+    assert wrong(case="c", ratio=None).is_clear() and wrong(ratio=float("nan")).is_clear()
+
+
 def test_a_case_that_was_not_localised_counts_with_those_that_were() -> None:
     rows = [
         wrong(case="a"),
