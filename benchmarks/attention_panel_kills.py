@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.operator_kernel import FunctionAdapter
+from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.compare import compare
 from kdaverify.checks.status import Status
-from kdaverify.faults.attention.adapter import ATTENTION, MERGE_STATE, MLA_DECODE, faulty_attention
-from kdaverify.faults.attention.catalogue import ATTENTION_FAULTS
+from kdaverify.faults.attention.adapter import ATTENTION, MERGE_STATE, MLA_DECODE
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.hosts import host_of
 from kdaverify.operator import call_operator
 
 TWINS = {"attention": ATTENTION, "mla_decode": MLA_DECODE, "merge_state": MERGE_STATE}
@@ -58,7 +59,7 @@ def prepared(op: str) -> Iterator[PanelCase]:
         yield PanelCase(call, outputs, loss, gradients)
 
 
-def over(adapter: FunctionAdapter, case: PanelCase) -> list[str]:
+def over(adapter: Adapter, case: PanelCase) -> list[str]:
     """The outputs and gradients over their tolerance."""
     found = [(case.outputs, adapter.forward(case.call.copied()))]
     if case.gradients is not None:
@@ -79,14 +80,15 @@ def main() -> None:
         wrong = Counter(name for case in cases[op] for name in over(twin, case))
         print(f"conforming {op}: {len(cases[op])} problems, over tolerance {dict(wrong)}")
     rejected = 0
-    for name, fault in ATTENTION_FAULTS.items():
-        adapter = faulty_attention(name)
-        hits = [over(adapter, case) for _ in range(2) for case in cases[fault.op]]
+    faults = [fault for fault in FAULTS.values() if fault.operator in TWINS]
+    for fault in faults:
+        adapter = host_of(fault).faulty(fault, 1.0)
+        hits = [over(adapter, case) for _ in range(2) for case in cases[fault.operator]]
         outputs = Counter(output for hit in hits for output in hit)
         problems = sum(bool(hit) for hit in hits)
         rejected += problems > 0
-        print(f"{name}: {problems} of {len(hits)} {dict(outputs)}", flush=True)
-    print(f"{rejected} of {len(ATTENTION_FAULTS)} rejected by the panel alone")
+        print(f"{fault.id}: {problems} of {len(hits)} {dict(outputs)}", flush=True)
+    print(f"{rejected} of {len(faults)} rejected by the panel alone")
 
 
 if __name__ == "__main__":

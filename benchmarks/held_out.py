@@ -67,7 +67,7 @@ def jobs(stages: list[str]) -> list[Job]:
         files[module.FAULTS[0].stage].append(module.__name__)
     if unknown := set(stages) - set(files):
         raise SystemExit(f"--stages: no stage named {unknown.pop()!r}; they are {', '.join(files)}")
-    faults = [fault for module in MODULES for fault in module.FAULTS]
+    faults = [fault for module in MODULES for fault in module.FAULTS if fault.operator == "kda"]
     return [
         Job(fault.id, fault.stage, tuple(files[fault.stage]))
         for fault in faults
@@ -98,7 +98,7 @@ def hunted(job: Job) -> Found:
     from kdaverify.kills.acquittal import Jury
     from kdaverify.kills.hunt import hunt
 
-    if any(known.stage == job.stage for known in FAULTS.values()):
+    if any((known.operator, known.stage) == ("kda", job.stage) for known in FAULTS.values()):
         raise RuntimeError(f"the harness still knows faults of {job.stage}")
     torch.set_num_threads(1)
     started, port = time.process_time(), Faulty(fault)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.operator_alarms gdn --runs 2000 --seed 3 --workers 16 --json FILE
 
-Operators are those of the catalogue of faults: kda, gdn, delta, short_conv, gated_rms_norm. A run
+Operators are those of the catalogue of faults, the keys of `kdaverify.faults.hosts.HOSTS`. A run
 is one conforming kernel on one random problem of its operator, forward and gradients, judged as in
 a session: what is over its tolerance by little is tested again at fresh seeds. The kernels take
 turns, in every format that each takes. The result depends on the seed and not on the number of

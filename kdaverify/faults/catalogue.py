@@ -31,7 +31,9 @@ from kdaverify.faults import (
     state_races,
     wy,
 )
-from kdaverify.faults.attention.adapter import PREFIX, faulty_attention
+from kdaverify.faults.attention import backward as attention_backward
+from kdaverify.faults.attention import masks, pages, splits, wrapper
+from kdaverify.faults.attention import scores as attention_scores
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.hosts import host_of
 from kdaverify.faults.planted.catalogue import PLANTED
@@ -58,6 +60,12 @@ MODULES: Final = (
     gated_calls,
     short_conv,
     gated_norm,
+    attention_scores,
+    masks,
+    pages,
+    splits,
+    attention_backward,
+    wrapper,
 )
 """One for each stage, in the order of the pipeline; then those of the other operators."""
 
@@ -73,6 +81,9 @@ class Gap:
     reference: str
     why: str
 
+
+_NO_SINK: Final = "no operator of attention takes a sink: neither forward nor gradients have one"
+_NO_QUANTISED_CACHE: Final = "mla_decode takes no quantised cache and no scales of one"
 
 NOT_RECREATED: Final = (
     Gap(
@@ -100,6 +111,32 @@ NOT_RECREATED: Final = (
         "the gradient of the weight of the linear layer that follows: a norm has no such weight,"
         " everything that it returns itself is right",
     ),
+    *(
+        Gap(f"attention-{name}", reference, _NO_SINK)
+        for name, reference in (
+            ("C13", "ROCm/rocm-libraries#12227"),
+            ("K4", "NVIDIA/cudnn-frontend#421"),
+            ("K5", "ISEEKYAN/Megatron-LM#205"),
+            ("K6", "jax-ml/jax#40128"),
+        )
+    ),
+    *(
+        Gap(f"attention-Q{n}", reference, _NO_QUANTISED_CACHE)
+        for n, reference in enumerate(
+            (
+                "vllm-project/vllm#37054",
+                "sgl-project/sglang#34765",
+                "NVIDIA/TensorRT-LLM#16916",
+                "vllm-project/vllm#49435, #54563",
+                "vllm-project/vllm#32976",
+                "vllm-project/vllm#42956",
+                "vllm-project/vllm-xpu-kernels#475",
+                "vllm-project/vllm#38719 (b)",
+                "b12x#63",
+            ),
+            1,
+        )
+    ),
 )
 
 
@@ -107,12 +144,10 @@ def faulty(spec: str) -> Adapter:
     """The implementation that `spec` names.
 
     Args:
-        spec: ID or ID@STRENGTH, such as H1 or H1@0.25; attention-ID for kernels of attention.
+        spec: ID or ID@STRENGTH, such as H1 or H1@0.25.
     Raises:
         AdapterError: no such fault, or no such strength of it.
     """
-    if spec.startswith(PREFIX):
-        return faulty_attention(spec.removeprefix(PREFIX))
     name, at, given = spec.partition("@")
     for gap in NOT_RECREATED:
         if gap.id == name:

@@ -13,6 +13,7 @@ from kdaverify.adapters.eager import Eager, arithmetic_of, run_eager
 from kdaverify.budgets.formats import format_of
 from kdaverify.faults import gated_norm, short_conv
 from kdaverify.faults.adapter import EMBEDDED as EMBEDDED_KERNELS
+from kdaverify.faults.attention.adapter import in_base_two
 from kdaverify.faults.conforming import conforming
 from kdaverify.problems import DTYPES
 from oracles.inputs import Inputs
@@ -45,6 +46,9 @@ CONV: Final = tuple(
 NORM: Final = tuple(
     f"{_OWN}{name}" for name in ("norm_in_order", "norm_by_division", "norm_stored")
 )
+ATTENTION: Final = ("eager-attention", f"{_OWN}attention_in_base_two")
+MLA_DECODE: Final = ("eager-mla-decode", f"{_OWN}mla_decode_in_base_two")
+MERGE_STATE: Final = ("eager-merge",)
 """The same for the other operators."""
 
 
@@ -94,3 +98,4 @@ conv_w_minus_1 = short_conv.w_minus_one
 norm_in_order = gated_norm.adapted(gated_norm.right, "in order")
 norm_by_division = gated_norm.adapted(gated_norm.by_division, "by division")
 norm_stored = gated_norm.three_roundings
+attention_in_base_two, mla_decode_in_base_two = map(in_base_two, ("attention", "mla_decode"))

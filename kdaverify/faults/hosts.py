@@ -14,7 +14,17 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults import gated_norm, short_conv
 from kdaverify.faults.adapter import Faulty, unpatched
-from kdaverify.faults.conforming_kernels import CONFORMING, CONV, DELTA, GDN, NORM
+from kdaverify.faults.attention.adapter import planted as planted_attention
+from kdaverify.faults.conforming_kernels import (
+    ATTENTION,
+    CONFORMING,
+    CONV,
+    DELTA,
+    GDN,
+    MERGE_STATE,
+    MLA_DECODE,
+    NORM,
+)
 from kdaverify.faults.fault import Fault, Setting
 
 
@@ -59,6 +69,9 @@ HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
         "delta": _delta("none", DELTA),
         "short_conv": _function("short_conv", short_conv.planted, CONV),
         "gated_rms_norm": _function("gated_rms_norm", gated_norm.planted, NORM),
+        "attention": _function("attention", planted_attention, ATTENTION),
+        "mla_decode": _function("mla_decode", planted_attention, MLA_DECODE),
+        "merge_state": _function("merge_state", planted_attention, MERGE_STATE),
     }
 )
 """By the operator that a fault names."""

@@ -9,11 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.catalogue import ATTENTION_FAULTS, NOT_RECREATED
-from kdaverify.faults.attention.fault import AttentionFault
+from kdaverify.adapters import find
+from kdaverify.diagnosis.diagnose import diagnose
+from kdaverify.diagnosis.minimise import failure
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.faults.attention.kernel import AttentionKernel
+from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.hosts import host_of
+from kdaverify.operators.attention.problem import AttentionProblem, MlaDecodeProblem
 
 Case = dict[str, Any]
+ATTENTION = tuple(name for name in FAULTS if name.startswith("attention-"))
 MOST_REPEATS = 30
 """Random faults strike once in twenty calls, or tiles."""
 SHOWN = 1e-3
@@ -155,20 +162,20 @@ def differs(x: Tensor, y: Tensor) -> bool:
     return bool(bad.any()) or bool(((x - y).abs()[both] > SHOWN * size).any())
 
 
-def changed(fault: AttentionFault) -> Iterator[str]:
+def changed(fault: Fault) -> Iterator[str]:
     """The outputs that differ from the right kernel's, over all cases and repeats."""
-    right, wrong = AttentionKernel(), AttentionKernel(fault.make())
-    wanted_of = [outputs(right, fault.op, case) for case in CASES[fault.op]]
+    right, wrong = AttentionKernel(), AttentionKernel(fault.patch(Setting(1.0, torch.Generator())))
+    wanted_of = [outputs(right, fault.operator, case) for case in CASES[fault.operator]]
     for _ in range(MOST_REPEATS):
-        for case, wanted in zip(CASES[fault.op], wanted_of, strict=True):
-            found = outputs(wrong, fault.op, case)
+        for case, wanted in zip(CASES[fault.operator], wanted_of, strict=True):
+            found = outputs(wrong, fault.operator, case)
             yield from (name for name in wanted if differs(found[name], wanted[name]))
 
 
 @pytest.mark.rotates
-@pytest.mark.parametrize("name", ATTENTION_FAULTS)
+@pytest.mark.parametrize("name", ATTENTION)
 def test_a_fault_changes_what_it_names(name: str) -> None:
-    fault = ATTENTION_FAULTS[name]
+    fault = FAULTS[name]
     lacking = set(fault.outputs)
     for output in changed(fault):
         lacking.discard(output)
@@ -178,8 +185,9 @@ def test_a_fault_changes_what_it_names(name: str) -> None:
 
 
 def test_the_survey_has_83() -> None:
-    assert len(ATTENTION_FAULTS) + len(NOT_RECREATED) == 83
-    assert not set(ATTENTION_FAULTS) & set(NOT_RECREATED)
+    gaps = {gap.id for gap in NOT_RECREATED if gap.id.startswith("attention-")}
+    assert len(ATTENTION) + len(gaps) == 83
+    assert not {*ATTENTION} & gaps
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -187,3 +195,20 @@ def test_the_right_kernel_repeats_itself(op: str) -> None:
     for case in CASES[op]:
         first, second = (outputs(AttentionKernel(), op, case) for _ in range(2))
         assert not any(differs(second[name], first[name]) for name in first)
+
+
+SMALL = AttentionProblem(B=2, s_q=5, s_k=20, H=6, h_kv=2, d_k=24, d_v=16, causal=True)
+DECODE = MlaDecodeProblem(k_lengths=(70, 0, 9), s_q=2, H=6, d_k=24, d_v=16)
+SHOWN_BY = {
+    "attention-M1": PropertyCase("forward", SMALL),
+    "attention-B3": PropertyCase("gradients", SMALL, {"of": "both"}),
+    "attention-C5": PropertyCase("forward", DECODE),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN_BY)
+def test_the_diagnosis_names_it_first(name: str) -> None:
+    fault, case = FAULTS[name], SHOWN_BY[name]
+    assert failure(host_of(fault).right(fault), case) is None
+    found = diagnose(find(f"fault:{name}"), case, seconds=20.0)
+    assert str(found).startswith(f"matches known bug {name}: {fault.title}")

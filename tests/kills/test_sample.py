@@ -38,6 +38,14 @@ SAMPLE = (
     "DN-D16",
     "CONV-C9",
     "NORM-N11",
+    "attention-G1",
+    "attention-K1",
+    "attention-C1",
+    "attention-C5",
+    "attention-B3",
+    "attention-B1",
+    "attention-B4",
+    "attention-W3",
 )
 LIMIT = 1800.0
 

@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from functools import wraps
 from types import MappingProxyType
 from typing import Any, Final
 
-from kdaverify.adapters.base import AdapterError
+import torch
+from torch import Tensor
+
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
-from kdaverify.faults.attention.catalogue import ATTENTION_FAULTS, NOT_RECREATED, attention_kernel
-from kdaverify.faults.attention.fault import EVERY
-from kdaverify.faults.attention.kernel import AttentionKernel
+from kdaverify.faults.attention.kernel import EVERY, AttentionKernel, AttentionPatch
+from kdaverify.faults.fault import Fault
+from oracles.attention.design import OnlineDesign
 
-PREFIX: Final = "attention-"
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {"attention": {"lse_gradient": "given"}, "mla_decode": {}, "merge_state": {}}
 )
 """What the kernel declares of itself, by operator."""
+OTHERWISE: Final = OnlineDesign(
+    block=32, direction="backward", splits=3, cut="blocks", merge="tree", base="e"
+)
+"""Everything that a contract leaves open, chosen the other way."""
 
 
-def faulty_attention(name: str) -> FunctionAdapter:
-    """The implementation `fault:attention-ID`.
-
-    Args:
-        name: an id of the catalogue.
-    Raises:
-        AdapterError: there is none.
-    """
-    if name in NOT_RECREATED:
-        raise AdapterError(f"fault:{PREFIX}{name}: not re-created: {NOT_RECREATED[name]}")
-    if name not in ATTENTION_FAULTS:
-        known = ", ".join(ATTENTION_FAULTS)
-        raise AdapterError(f"no fault of attention named {name!r}; wanted one of {known}")
-    fault = ATTENTION_FAULTS[name]
-    return adapted(attention_kernel(fault), fault.op, f"fault:{PREFIX}{name}", fault.dtypes)
+def planted(patch: AttentionPatch | None, fault: Fault) -> FunctionAdapter:
+    """The implementation with a fault; without one, the right one that it is held against."""
+    kernel = AttentionKernel() if patch is None else AttentionKernel(patch)
+    function = getattr(kernel, fault.operator)
+    return adapted(function, fault.operator, f"fault:{fault.id}", dtypes=fault.dtypes)
 
 
 def adapted(
-    kernel: AttentionKernel, op: str, name: str, dtypes: tuple[str, ...] = EVERY
+    function: Callable[..., Any],
+    op: str,
+    name: str,
+    *,
+    dtypes: tuple[str, ...] = EVERY,
+    **more: Any,
 ) -> FunctionAdapter:
-    """One of the kernel's functions as an adapter."""
-    options = {"name": name, "dtypes": dtypes, **OPTIONS[op]}
-    return operator_kernel(op, getattr(kernel, op), options, FRAMEWORKS["torch"])
+    """A function of the kernel as an adapter."""
+    options = {"name": name, "dtypes": dtypes, **OPTIONS[op], **more}
+    return operator_kernel(op, function, options, FRAMEWORKS["torch"])
+
+
+def in_base_two(op: str) -> FunctionAdapter:
+    """A conforming kernel whose LSE is to base 2, and +inf in rows without keys."""
+    function = getattr(AttentionKernel(AttentionPatch(design=OTHERWISE)), op)
+
+    @wraps(function)
+    def converted(*tensors: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        o, lse = function(*tensors, **how)
+        return o, torch.where(torch.isneginf(lse), torch.inf, lse / math.log(2))
+
+    return adapted(converted, op, f"{op} in base 2", lse="2", empty_lse="+inf")
 
 
 ATTENTION, MLA_DECODE, MERGE_STATE = (
-    adapted(AttentionKernel(), op, f"conforming {op}") for op in OPTIONS
+    adapted(getattr(AttentionKernel(), op), op, f"conforming {op}") for op in OPTIONS
 )
 """The kernel without a fault: whatever rejects one of these is a false alarm."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest
+from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, KernelRequest
+from kdaverify.faults.fault import Fault
 from oracles.attention.backward import BACKWARD, AttentionBackward, Given, d_scores, recomputed
 from oracles.attention.pipeline import PackedRows
 
@@ -146,99 +146,111 @@ def _unguarded_fold(run: AttentionBackward, rows: PackedRows, given: Given) -> T
     return torch.where(lse.isnan()[..., None], torch.nan, recomputed(run, rows, given))
 
 
-_fault: Any = partial(AttentionFault, op="attention", stage="dq", outputs=("dq", "dk", "dv"))
-FAULTS: Final[tuple[AttentionFault, ...]] = (
+_fault = partial(Fault, dtypes=EVERY, operator="attention", stage="dq", outputs=("dq", "dk", "dv"))
+FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
-        id="B1",
+        id="attention-B1",
+        kind="A",
         title="P as a quotient of two exponentials",
         reference="Dao-AILab/flash-attention#1052",
         trigger="logits above 88",
-        make=lambda: staged(weights=_quotient),
+        patch=lambda _: staged(weights=_quotient),
     ),
     _fault(
-        id="B2",
+        id="attention-B2",
+        kind="B",
         title="lse of the first request is used for all",
         reference="NVIDIA/TransformerEngine#3216",
         trigger="several requests of one length",
-        make=_of_the_first_request,
+        patch=lambda _: _of_the_first_request(),
     ),
     _fault(
-        id="B3",
+        id="attention-B3",
+        kind="A",
         title="delta from the output of the block instead of the whole",
         reference="huggingface/picotron#37",
         trigger="more than one block of 16 keys",
         outputs=("dq", "dk"),
         stage="delta",
-        make=lambda: staged(d_scores=_local_delta),
+        patch=lambda _: staged(d_scores=_local_delta),
     ),
     _fault(
-        id="B4",
+        id="attention-B4",
+        kind="B",
         title="dv sums rows past the last query",
         reference="flash-sparse-attention#121",
         trigger="s_q no multiple of 16",
         outputs=("dv",),
         stage="dkv",
-        make=lambda: AttentionPatch(gradients=_rows_past_the_end),
+        patch=lambda _: AttentionPatch(gradients=_rows_past_the_end),
     ),
     _fault(
-        id="B5",
+        id="attention-B5",
+        kind="B",
         title="every step of the backward reads the keys of the first block",
         reference="huggingface/diffusers#14265",
         trigger="more than one block of 16 keys",
         outputs=("dq",),
-        make=_first_block_for_all,
+        patch=lambda _: _first_block_for_all(),
     ),
     _fault(
-        id="B6",
+        id="attention-B6",
+        kind="D",
         title="lse in a shared buffer is read after its release (emulated: one tile in a hundred)",
         reference="Dao-AILab/flash-attention#2033, #359",
         trigger="many tiles, or repeats",
-        make=_stale_lse,
+        patch=lambda _: _stale_lse(),
     ),
     _fault(
-        id="B7",
+        id="attention-B7",
+        kind="A",
         title="a masked row's NaN reaches all gradients",
         reference="pytorch/pytorch#196170",
         trigger="a row that sees no key",
-        make=lambda: staged(weights=_not_a_number_of_empty_rows),
+        patch=lambda _: staged(weights=_not_a_number_of_empty_rows),
     ),
     _fault(
-        id="B8",
+        id="attention-B8",
+        kind="A",
         title="the cotangent of lse is dropped",
         reference="deepseek-ai/FlashMLA, Dao-AILab/flash-attention#1137",
         trigger="a loss that depends on lse",
         outputs=("dq", "dk"),
-        make=lambda: staged(d_scores=_without_dlse),
+        patch=lambda _: staged(d_scores=_without_dlse),
     ),
     _fault(
-        id="B9",
+        id="attention-B9",
+        kind="B",
         title="the last rows of dq alias the next tensor",
         reference="deepseek-ai/FlashMLA@261330b",
         trigger="s_q no multiple of 8",
         outputs=("dq",),
-        make=lambda: AttentionPatch(gradients=_accumulator_too_small),
+        patch=lambda _: AttentionPatch(gradients=_accumulator_too_small),
     ),
     _fault(
-        id="B10",
+        id="attention-B10",
+        kind="B",
         title="NaN from the tail of the columns",
         reference="pytorch/pytorch#119320",
         trigger="fp32, d_k no multiple of 32",
         outputs=("dq",),
-        make=lambda: AttentionPatch(gradients=_uninitialised_tail),
+        patch=lambda _: AttentionPatch(gradients=_uninitialised_tail),
         dtypes=("fp32",),
     ),
     _fault(
-        id="K2",
+        id="attention-K2",
+        kind="B",
         title="masked keys are not masked in the backward",
         reference="NVIDIA/cudnn-frontend#676 (a)",
         trigger="causal, gradients",
-        make=lambda: staged(weights=_unmasked),
+        patch=lambda _: staged(weights=_unmasked),
     ),
     _fault(
-        id="K3",
+        id="attention-K3",
+        kind="A",
         title="rows without keys break the folded lse of the backward",
         reference="NVIDIA/cudnn-frontend#676 (b), #785",
         trigger="a row that sees no key, gradients",
-        make=lambda: staged(weights=_unguarded_fold),
+        patch=lambda _: staged(weights=_unguarded_fold),
     ),
 )

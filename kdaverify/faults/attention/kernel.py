@@ -22,6 +22,8 @@ from oracles.attention.pipeline import STAGES, AttentionPipeline, AttentionStage
 from oracles.attention.segment import Segment
 
 Outputs = tuple[Tensor, Tensor]
+EVERY: Final = ("fp32", "bf16", "fp16")
+"""The formats it takes."""
 PLAIN: Final = OnlineDesign(block=16)
 """Of small blocks: tails and fully masked blocks then occur in small problems."""
 

@@ -10,8 +10,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest, bottom_right, patched
+from kdaverify.faults.attention.kernel import (
+    EVERY,
+    AttentionPatch,
+    KernelRequest,
+    bottom_right,
+    patched,
+)
+from kdaverify.faults.fault import Fault
 from oracles.attention.pipeline import AttentionPipeline
 
 HONOURED: Final = 64
@@ -103,107 +109,118 @@ def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor,
     return o, lse
 
 
-_fault: Any = partial(AttentionFault, stage="scores")
-FAULTS: Final[tuple[AttentionFault, ...]] = (
+_fault = partial(Fault, dtypes=EVERY, stage="scores")
+FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
-        id="M1",
+        id="attention-M1",
+        kind="B",
         title="causal mask aligned top-left",
         reference="Dao-AILab/flash-attention#282",
-        op="attention",
+        operator="attention",
         trigger="causal, s_q != s_k",
         outputs=("o", "lse"),
-        make=lambda: AttentionPatch(visible=top_left),
+        patch=lambda _: AttentionPatch(visible=top_left),
     ),
     _fault(
-        id="M2",
+        id="attention-M2",
+        kind="B",
         title="the backward masks top-left, the forward bottom-right",
         reference="ffpa-attn#300",
-        op="attention",
+        operator="attention",
         trigger="causal, s_q != s_k, gradients",
         outputs=("dq", "dk", "dv"),
-        make=lambda: AttentionPatch(visible_backward=top_left),
+        patch=lambda _: AttentionPatch(visible_backward=top_left),
     ),
     _fault(
-        id="M3",
+        id="attention-M3",
+        kind="B",
         title="the backward ignores the causal flag",
         reference="triton-lang/triton#4541, #5660, #7216",
-        op="attention",
+        operator="attention",
         trigger="causal off, gradients",
         outputs=("dq", "dk", "dv"),
-        make=lambda: AttentionPatch(visible_backward=always),
+        patch=lambda _: AttentionPatch(visible_backward=always),
     ),
     _fault(
-        id="M4",
+        id="attention-M4",
+        kind="B",
         title="the causal flag has no effect where one block holds all keys",
         reference="jax-ml/jax#19237",
-        op="attention",
+        operator="attention",
         trigger="causal, at most 128 keys",
         outputs=("o", "lse"),
-        make=lambda: AttentionPatch(
+        patch=lambda _: AttentionPatch(
             visible=lambda r: unmasked(r) if r.s_k <= 128 else bottom_right(r)
         ),
     ),
     _fault(
-        id="M5",
+        id="attention-M5",
+        kind="B",
         title="the mask counts up to a key (emulated: 64 instead of 512)",
         reference="vllm-project/vllm-ascend#15503",
-        op="attention",
+        operator="attention",
         trigger="causal, more than 64 keys",
         outputs=("o", "lse"),
-        make=lambda: AttentionPatch(visible=_up_to_a_key),
+        patch=lambda _: AttentionPatch(visible=_up_to_a_key),
     ),
     _fault(
-        id="M6",
+        id="attention-M6",
+        kind="A",
         title="masked values are multiplied by 0 instead of skipped",
         reference="pytorch/pytorch#101967, #141128",
-        op="attention",
+        operator="attention",
         trigger="NaN or inf in a masked value",
         outputs=("o",),
-        make=lambda: patched(product=_multiplied),
+        patch=lambda _: patched(product=_multiplied),
     ),
     _fault(
-        id="M7",
+        id="attention-M7",
+        kind="B",
         title="twice as many rows cleared as see no key",
         reference="flash-attention-npu#238",
-        op="attention",
+        operator="attention",
         trigger="causal, s_k < s_q",
         outputs=("o",),
-        make=lambda: AttentionPatch(returned=_too_many_cleared),
+        patch=lambda _: AttentionPatch(returned=_too_many_cleared),
     ),
     _fault(
-        id="M8",
+        id="attention-M8",
+        kind="B",
         title="the tail of an expanded tensor is read wrongly",
         reference="pytorch/pytorch#191937",
-        op="attention",
+        operator="attention",
         trigger="k or v with a stride of 0",
         outputs=("o",),
-        make=lambda: AttentionPatch(attention=_tail_of_an_expanded_tensor),
+        patch=lambda _: AttentionPatch(attention=_tail_of_an_expanded_tensor),
     ),
     _fault(
-        id="M9",
+        id="attention-M9",
+        kind="B",
         title="the first rows of the upper heads are not stored",
         reference="Dao-AILab/flash-attention#1214",
-        op="attention",
+        operator="attention",
         trigger="packed, d_k 192",
         outputs=("o",),
-        make=lambda: AttentionPatch(returned=_rows_left_out),
+        patch=lambda _: AttentionPatch(returned=_rows_left_out),
     ),
     _fault(
-        id="M10",
+        id="attention-M10",
+        kind="B",
         title="table and lengths are indexed by token instead of request",
         reference="vllm-project/vllm#51065, #51848",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="several query tokens a request, several requests",
         outputs=("o", "lse"),
-        make=lambda: AttentionPatch(decode=_one_table_row_a_token),
+        patch=lambda _: AttentionPatch(decode=_one_table_row_a_token),
     ),
     _fault(
-        id="M11",
+        id="attention-M11",
+        kind="B",
         title="NaN in the second row of two queries",
         reference="FlashMLA-ETAP#2",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="s_q = 2, more than 64 keys",
         outputs=("o", "lse"),
-        make=lambda: AttentionPatch(returned=_second_row),
+        patch=lambda _: AttentionPatch(returned=_second_row),
     ),
 )

@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest, Paged, gathered
+from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, KernelRequest, Paged, gathered
+from kdaverify.faults.fault import Fault, Make
 
 SEEN: Final = 64
 """Tokens after which an emulated kernel drops pages, instead of 4096."""
@@ -146,118 +146,132 @@ def _every_fourth(dv: Tensor) -> Tensor:
     return dv.masked_fill((torch.arange(dv.shape[-3]) % 4 > 0)[:, None, None], torch.nan)
 
 
-def _gathers(gather: Callable[[Paged, int], Tensor]) -> Callable[[], AttentionPatch]:
-    return lambda: AttentionPatch(gather=gather)
+def _gathers(gather: Callable[[Paged, int], Tensor]) -> Make:
+    return lambda _: AttentionPatch(gather=gather)
 
 
-def _decodes(decode: Callable[[Call, dict[str, Any]], Any]) -> Callable[[], AttentionPatch]:
-    return lambda: AttentionPatch(decode=decode)
+def _decodes(decode: Callable[[Call, dict[str, Any]], Any]) -> Make:
+    return lambda _: AttentionPatch(decode=decode)
 
 
-_fault: Any = partial(AttentionFault, stage="gather", op="mla_decode", outputs=("o", "lse"))
-FAULTS: Final[tuple[AttentionFault, ...]] = (
+_fault = partial(Fault, dtypes=EVERY, stage="gather", operator="mla_decode", outputs=("o", "lse"))
+FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
-        id="G1",
+        id="attention-G1",
+        kind="B",
         title="scattered pages read as if contiguous",
         reference="flashinfer-ai/flashinfer#3219",
         trigger="a table that does not rise by 1",
-        make=_gathers(_contiguous_pages),
+        patch=_gathers(_contiguous_pages),
     ),
     _fault(
-        id="G2",
+        id="attention-G2",
+        kind="B",
         title="only the first tokens and the final page are seen (emulated: 64 of pages above 16)",
         reference="flashinfer-ai/flashinfer#4347",
         trigger="pages above 16 tokens, more than 64 tokens before the final page",
-        make=_gathers(_middle_dropped),
+        patch=_gathers(_middle_dropped),
     ),
     _fault(
-        id="G3",
+        id="attention-G3",
+        kind="B",
         title="the offset inside the page is dropped",
         reference="flashinfer-ai/flashinfer#810",
         trigger="pages of more than one token",
-        make=_gathers(_slot_dropped),
+        patch=_gathers(_slot_dropped),
     ),
     _fault(
-        id="G4",
+        id="attention-G4",
+        kind="F",
         title="page number times stride wraps (emulated: at 4 pages)",
         reference="vllm-project/vllm#47671",
         trigger="page numbers above 4",
-        make=_gathers(_page_wrapped),
+        patch=_gathers(_page_wrapped),
     ),
     _fault(
-        id="G5",
+        id="attention-G5",
+        kind="F",
         title="the row offset of q wraps (emulated: at 4 rows)",
         reference="sgl-project/sglang#20389",
         trigger="more than 4 query tokens",
-        make=_decodes(_query_wrapped),
+        patch=_decodes(_query_wrapped),
     ),
     _fault(
-        id="G6",
+        id="attention-G6",
+        kind="F",
         title="a view of a larger page pool is read as a dense cache",
         reference="ROCm/aiter#4427",
         trigger="a cache whose pages are farther apart than their size",
-        make=_decodes(_read_as_contiguous),
+        patch=_decodes(_read_as_contiguous),
     ),
     _fault(
-        id="G7",
+        id="attention-G7",
+        kind="E",
         title="a replayed call reads as many blocks as the captured one",
         reference="sgl-project/sglang#9675",
         trigger="two calls of one shape, the second with longer lengths",
-        make=lengths_of_the_first_call,
+        patch=lambda _: lengths_of_the_first_call(),
     ),
     _fault(
-        id="G8",
+        id="attention-G8",
+        kind="B",
         title="the newest tokens of pairs of requests are swapped, not of the first pair",
         reference="tenstorrent/tt-mlir#8479",
         trigger="four requests or more",
-        make=_gathers(_users_swapped),
+        patch=_gathers(_users_swapped),
     ),
     _fault(
-        id="G9",
+        id="attention-G9",
+        kind="B",
         title="a block of two pages is read in physical order",
         reference="pytorch/pytorch#182593",
         trigger="a table that falls, a final page that is not full",
-        make=_gathers(_pairs_in_physical_order),
+        patch=_gathers(_pairs_in_physical_order),
     ),
     _fault(
-        id="G10",
+        id="attention-G10",
+        kind="B",
         title="the second chunk is written from position 0",
         reference="vllm-project/vllm#36580",
-        op="attention",
+        operator="attention",
         trigger="s_q < s_k",
-        make=lambda: AttentionPatch(request=_second_chunk_at_the_start),
+        patch=lambda _: AttentionPatch(request=_second_chunk_at_the_start),
     ),
     _fault(
-        id="G11",
+        id="attention-G11",
+        kind="E",
         title="slot 0 of the cache is overwritten",
         reference="vllm-project/vllm#38719 (a)",
         trigger="any call: the cache compared before and after",
         outputs=("call",),
-        make=_decodes(_slot_zero_written),
+        patch=_decodes(_slot_zero_written),
     ),
     _fault(
-        id="G12",
+        id="attention-G12",
+        kind="B",
         title="heads above 16 are reduced with the weights of the first 16",
         reference="vllm-project/vllm#46952",
         trigger="more than 16 heads",
         outputs=("o",),
-        make=lambda: AttentionPatch(returned=_heads_folded),
+        patch=lambda _: AttentionPatch(returned=_heads_folded),
     ),
     _fault(
-        id="G13",
+        id="attention-G13",
+        kind="B",
         title="padded to 16 heads by repetition, and every r-th taken back",
         reference="vllm-project/vllm#51088",
         trigger="fewer than 16 heads, not a divisor of 16",
-        make=lambda: AttentionPatch(returned=_heads_padded),
+        patch=lambda _: AttentionPatch(returned=_heads_padded),
     ),
     _fault(
-        id="G14",
+        id="attention-G14",
+        kind="B",
         title="dv is stored with the strides of a packed buffer",
         reference="Dao-AILab/flash-attention#2541",
-        op="attention",
+        operator="attention",
         trigger="q, k and v are views of one buffer, gradients",
         outputs=("dv",),
         stage="dkv",
-        make=lambda: AttentionPatch(attention=_packed_strides),
+        patch=lambda _: AttentionPatch(attention=_packed_strides),
     ),
 )

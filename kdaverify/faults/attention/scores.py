@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.fault import AttentionFault
 from kdaverify.faults.attention.kernel import (
+    EVERY,
     AttentionPatch,
     KernelRequest,
     Paged,
     gathered,
     patched,
 )
+from kdaverify.faults.fault import Fault
 from oracles.attention.design import OnlineDesign
 from oracles.attention.pipeline import AttentionPipeline
 
@@ -78,79 +79,87 @@ def _plain_mean() -> AttentionPatch:
     return AttentionPatch(returned=returned)
 
 
-_fault: Any = partial(AttentionFault, stage="scores")
-FAULTS: Final[tuple[AttentionFault, ...]] = (
+_fault = partial(Fault, dtypes=EVERY, stage="scores")
+FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
-        id="S1",
+        id="attention-S1",
+        kind="A",
         title="scale from the hidden size over the heads",
         reference="NVIDIA/Megatron-LM#1501",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="any call whose softmax is not flat",
         outputs=("o", "lse"),
-        make=lambda: scaled(2.2),
+        patch=lambda _: scaled(2.2),
     ),
     _fault(
-        id="S2",
+        id="attention-S2",
+        kind="A",
         title="YaRN's factor squared from the wrong of two mscales",
         reference="NVIDIA/Megatron-LM#1429",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="any call whose softmax is not flat",
         outputs=("o", "lse"),
-        make=lambda: scaled(1.27),
+        patch=lambda _: scaled(1.27),
     ),
     _fault(
-        id="S3",
+        id="attention-S3",
+        kind="A",
         title="scale inverted",
         reference="AI-Hypercomputer/maxtext#1370",
-        op="attention",
+        operator="attention",
         trigger="any call",
         outputs=("o", "lse"),
-        make=_inverted,
+        patch=lambda _: _inverted(),
     ),
     _fault(
-        id="S4",
+        id="attention-S4",
+        kind="A",
         title="a finite number stands for a masked score and for the first maximum",
         reference="flashinfer-ai/flashinfer#4451",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="all logits of a row below -5e4 ln 2, or a row without keys",
         outputs=("o", "lse"),
-        make=_sentinel,
+        patch=lambda _: _sentinel(),
     ),
     _fault(
-        id="S5",
+        id="attention-S5",
+        kind="A",
         title="the maximum starts at -inf without a guard",
         reference="ggml-org/llama.cpp#12776",
-        op="attention",
+        operator="attention",
         trigger="the first block that a row reads is masked throughout",
         outputs=("o", "lse"),
-        make=lambda: _unguarded_from_negative_infinity(FROM_THE_RIGHT),
+        patch=lambda _: _unguarded_from_negative_infinity(FROM_THE_RIGHT),
     ),
     _fault(
-        id="S6",
+        id="attention-S6",
+        kind="A",
         title="the same in decode: the block that is read first has no visible key",
         reference="vllm-project/vllm#48366",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="several causal queries, whose last block of 16 has fewer keys than queries",
         outputs=("o", "lse"),
-        make=lambda: _unguarded_from_negative_infinity(FROM_THE_RIGHT),
+        patch=lambda _: _unguarded_from_negative_infinity(FROM_THE_RIGHT),
     ),
     _fault(
-        id="S7",
+        id="attention-S7",
+        kind="F",
         title="the index of a key wraps (emulated: at 128 instead of 32768)",
         reference="facebookresearch/xformers#719",
-        op="mla_decode",
+        operator="mla_decode",
         trigger="more than 128 keys",
         outputs=("o", "lse"),
-        make=lambda: AttentionPatch(gather=_wrapped),
+        patch=lambda _: AttentionPatch(gather=_wrapped),
     ),
     _fault(
-        id="S8",
+        id="attention-S8",
+        kind="A",
         title="the plain mean of V where there is no mask",
         reference="vllm-project/vllm-ascend#13699",
-        op="attention",
+        operator="attention",
         trigger="causal off",
         outputs=("o",),
-        make=_plain_mean,
+        patch=lambda _: _plain_mean(),
     ),
 )
 """In the order of the survey."""

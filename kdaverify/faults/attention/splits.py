@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import PLAIN, AttentionPatch, KernelRequest, patched
+from kdaverify.faults.attention.kernel import EVERY, PLAIN, AttentionPatch, KernelRequest, patched
+from kdaverify.faults.fault import Fault, Make
 from oracles.attention.pipeline import AttentionPipeline, Partial, Running, at_once, finish
 
 SPLIT: Final = replace(PLAIN, splits=4, cut="blocks")
@@ -147,127 +147,141 @@ def _half_the_columns(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[T
     return o, lse
 
 
-def _returned(change: Callable[..., Any], **more: Any) -> Callable[[], AttentionPatch]:
-    return lambda: AttentionPatch(returned=change, **more)
+def _returned(change: Callable[..., Any], **more: Any) -> Make:
+    return lambda _: AttentionPatch(returned=change, **more)
 
 
-def _combined(change: Callable[..., Any]) -> Callable[[], AttentionPatch]:
-    return lambda: patched(design=SPLIT, combine=change)
+def _combined(change: Callable[..., Any]) -> Make:
+    return lambda _: patched(design=SPLIT, combine=change)
 
 
-_fault: Any = partial(AttentionFault, stage="combine", op="mla_decode", outputs=("o", "lse"))
-FAULTS: Final[tuple[AttentionFault, ...]] = (
+_fault = partial(Fault, dtypes=EVERY, stage="combine", operator="mla_decode", outputs=("o", "lse"))
+FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
-        id="C1",
+        id="attention-C1",
+        kind="B",
         title="splits that were skipped are merged",
         reference="vllm-project/vllm#47188",
         trigger="fewer keys than four blocks of 16",
-        make=_combined(partial(_scratch_merged, o=0.5, lse=-1.0)),
+        patch=_combined(partial(_scratch_merged, o=0.5, lse=-1.0)),
     ),
     _fault(
-        id="C2",
+        id="attention-C2",
+        kind="B",
         title="lse laid out for swapped groups",
         reference="vllm-project/flash-attention#87",
         trigger="H != s_q, both above 1",
         outputs=("lse",),
         stage="lse",
-        make=_returned(_heads_and_rows_swapped, design=SPLIT),
+        patch=_returned(_heads_and_rows_swapped, design=SPLIT),
     ),
     _fault(
-        id="C3",
+        id="attention-C3",
+        kind="B",
         title="lse of partials read at another pitch than it was written at",
         reference="Dao-AILab/flash-attention#2388",
         trigger="rows that are no multiple of 8",
-        make=_combined(_other_pitch),
+        patch=_combined(_other_pitch),
     ),
     _fault(
-        id="C4",
+        id="attention-C4",
+        kind="B",
         title="rows of o stored by the wrong stride",
         reference="FlagOpen/FlagGems#5235",
         trigger="more than one query token",
         outputs=("o",),
-        make=lambda: AttentionPatch(design=SPLIT, decode=_rows_apart),
+        patch=lambda _: AttentionPatch(design=SPLIT, decode=_rows_apart),
     ),
     _fault(
-        id="C5",
+        id="attention-C5",
+        kind="A",
         title="lse is that of the last split",
         reference="flashinfer-ai/flashinfer#58",
         trigger="more than one split",
         outputs=("lse",),
         stage="lse",
-        make=_combined(_last_split),
+        patch=_combined(_last_split),
     ),
     _fault(
-        id="C6",
+        id="attention-C6",
+        kind="A",
         title="tiles that were not split return no lse",
         reference="ROCm/aiter#3606",
         trigger="requests of at most 64 keys",
         outputs=("lse",),
         stage="lse",
-        make=_returned(_unsplit_left_out),
+        patch=_returned(_unsplit_left_out),
     ),
     _fault(
-        id="C7",
+        id="attention-C7",
+        kind="B",
         title="buffers of inactive splits are merged uninitialised",
         reference="ROCm/aiter#3069",
         trigger="fewer keys than four blocks of 16",
-        make=_combined(partial(_scratch_merged, o=torch.nan, lse=2.0)),
+        patch=_combined(partial(_scratch_merged, o=torch.nan, lse=2.0)),
     ),
     _fault(
-        id="C8",
+        id="attention-C8",
+        kind="A",
         title="an empty part is merged as if it had all mass",
         reference="vllm-project/vllm#15492, Dao-AILab/flash-attention#978",
-        op="merge_state",
+        operator="merge_state",
         trigger="an empty part beside a full one",
-        make=lambda: AttentionPatch(merge=_infinite_mass),
+        patch=lambda _: AttentionPatch(merge=_infinite_mass),
     ),
     _fault(
-        id="C9",
+        id="attention-C9",
+        kind="A",
         title="rows without keys return a finite lse and stale o",
         reference="flashinfer-ai/flashinfer#4452, vllm-project/vllm#49294",
         trigger="a row that sees no key",
         stage="lse",
-        make=_returned(_marked_finite),
+        patch=_returned(_marked_finite),
     ),
     _fault(
-        id="C10",
+        id="attention-C10",
+        kind="B",
         title="o and lse of empty requests stay as allocated",
         reference="sgl-project/sglang#22688, flashinfer-ai/flashinfer#3047",
         trigger="a request without keys",
-        make=_returned(_left_as_allocated),
+        patch=_returned(_left_as_allocated),
     ),
     _fault(
-        id="C11",
+        id="attention-C11",
+        kind="A",
         title="the exported maximum has another scale than the sum",
         reference="NVIDIA/TensorRT-LLM#19112",
         trigger="a scale other than d_k^-1/2, or of another d_k",
-        make=_other_scale_of_the_maximum,
+        patch=lambda _: _other_scale_of_the_maximum(),
     ),
     _fault(
-        id="C12",
+        id="attention-C12",
+        kind="A",
         title="K centred by its mean, lse not compensated",
         reference="ROCm/aiter#3334",
         trigger="any call",
         outputs=("lse",),
         stage="lse",
-        make=_returned(_centred_keys),
+        patch=_returned(_centred_keys),
     ),
     _fault(
-        id="C14",
+        id="attention-C14",
+        kind="B",
         title="lse padded to 32 rows is taken as dense",
         reference="feifeibear/long-context-attention#122",
-        op="attention",
+        operator="attention",
         trigger="more than one head, s_q no multiple of 32",
         outputs=("lse",),
         stage="lse",
-        make=_returned(_padded_to_32),
+        patch=_returned(_padded_to_32),
     ),
     _fault(
-        id="C15",
+        id="attention-C15",
+        kind="B",
         title="partials stored and read with different strides (emulated: from 256 keys)",
         reference="hipfire#264",
         trigger="256 keys or more",
         outputs=("o",),
-        make=_returned(_half_the_columns),
+        patch=_returned(_half_the_columns),
     ),
 )

@@ -10,9 +10,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest, patched
+from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, KernelRequest, patched
 from kdaverify.faults.attention.splits import SPLIT
+from kdaverify.faults.fault import Fault
 from oracles.attention.pipeline import (
     AttentionPipeline,
     PackedRows,
@@ -157,92 +157,103 @@ def _stride_of_another_rank(right: Call, given: dict[str, Any]) -> Any:
     return right(**{**given, "block_table": read})
 
 
-_fault: Any = partial(AttentionFault, stage="call", op="mla_decode", outputs=("o", "lse"))
-FAULTS: Final[tuple[AttentionFault, ...]] = (
+_fault = partial(Fault, dtypes=EVERY, stage="call", operator="mla_decode", outputs=("o", "lse"))
+FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
-        id="W1",
+        id="attention-W1",
+        kind="E",
         title="a captured call keeps its sequence boundaries",
         reference="sgl-project/sglang#37975",
-        op="attention",
+        operator="attention",
         trigger="two packs of one shape with other lengths",
-        make=_offsets_of_the_first_call,
+        patch=lambda _: _offsets_of_the_first_call(),
     ),
     _fault(
-        id="W2",
+        id="attention-W2",
+        kind="E",
         title="a schedule is used again with longer lengths",
         reference="deepseek-ai/FlashMLA, sgl-project/sglang#6998",
         trigger="two calls of one batch size, the second with longer lengths",
-        make=_work_of_the_first_call,
+        patch=lambda _: _work_of_the_first_call(),
     ),
     _fault(
-        id="W3",
+        id="attention-W3",
+        kind="B",
         title="the padded length is used for the actual one",
         reference="Dao-AILab/flash-attention#1455",
         trigger="requests of different lengths",
-        make=lambda: AttentionPatch(decode=_longest_for_all),
+        patch=lambda _: AttentionPatch(decode=_longest_for_all),
     ),
     _fault(
-        id="W4",
+        id="attention-W4",
+        kind="B",
         title="the cached prefix is dropped",
         reference="sgl-project/sglang#22020",
-        op="attention",
+        operator="attention",
         trigger="causal, s_q < s_k",
-        make=lambda: AttentionPatch(request=_new_tokens_only),
+        patch=lambda _: AttentionPatch(request=_new_tokens_only),
     ),
     _fault(
-        id="W5",
+        id="attention-W5",
+        kind="B",
         title="empty requests are not stored",
         reference="deepseek-ai/FlashMLA@ebf3064",
-        op="attention",
+        operator="attention",
         trigger="a request without keys",
-        make=lambda: AttentionPatch(returned=_store_skipped),
+        patch=lambda _: AttentionPatch(returned=_store_skipped),
     ),
     _fault(
-        id="W6",
+        id="attention-W6",
+        kind="B",
         title="o is stored by the layout of another architecture",
         reference="Dao-AILab/flash-attention#2553",
-        op="attention",
+        operator="attention",
         trigger="d_v a multiple of 16",
         outputs=("o",),
-        make=lambda: AttentionPatch(returned=_columns_swapped),
+        patch=lambda _: AttentionPatch(returned=_columns_swapped),
     ),
     _fault(
-        id="W7",
+        id="attention-W7",
+        kind="F",
         title="the last columns of q are dropped",
         reference="flashinfer-ai/flashinfer#4299",
-        op="attention",
+        operator="attention",
         trigger="d_k no multiple of 16",
-        make=lambda: AttentionPatch(request=_tail_of_the_width),
+        patch=lambda _: AttentionPatch(request=_tail_of_the_width),
     ),
     _fault(
-        id="W8",
+        id="attention-W8",
+        kind="F",
         title="rows past the limit of a grid are not written (emulated: 4 instead of 65535)",
         reference="deepseek-ai/FlashMLA@71c7379, @9241ae3",
         trigger="more than 4 query tokens",
         outputs=("o",),
-        make=lambda: AttentionPatch(decode=_grid_too_small),
+        patch=lambda _: AttentionPatch(decode=_grid_too_small),
     ),
     _fault(
-        id="W9",
+        id="attention-W9",
+        kind="D",
         title="partials are read before they are written (emulated: one call in twenty)",
         reference="deepseek-ai/FlashMLA@01a2772",
         trigger="repeats, more than one split",
-        make=_partials_of_the_last_call,
+        patch=lambda _: _partials_of_the_last_call(),
     ),
     _fault(
-        id="K1",
+        id="attention-K1",
+        kind="A",
         title="a request starts from the row sum of the one before",
         reference="sgl-project/sglang#16678",
         trigger="several requests",
         stage="partial",
-        make=_statistics_of_the_last_request,
+        patch=lambda _: _statistics_of_the_last_request(),
     ),
     _fault(
-        id="K7",
+        id="attention-K7",
+        kind="B",
         title="the table is read with the stride of another rank",
         reference="vllm-project/vllm#57388",
         trigger="several requests, several pages each",
         stage="gather",
-        make=lambda: AttentionPatch(decode=_stride_of_another_rank),
+        patch=lambda _: AttentionPatch(decode=_stride_of_another_rank),
     ),
 )

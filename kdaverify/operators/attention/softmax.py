@@ -38,6 +38,7 @@ class TolerancesOperator(BoundedOperator):
 
     formats = ("fp32", "bf16", "fp16")
     width = "d_v"
+    has_known_bugs = True
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         return tolerance.contracts(io)
