@@ -19,8 +19,14 @@ from kdaverify.budgets.attention.reference import (
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
-from oracles.attention.backward import AttentionBackward
+from oracles.attention.backward import (
+    AttentionBackward,
+    AttentionBackwardStages,
+    Given,
+    recomputed,
+)
 from oracles.attention.design import OnlineDesign
+from oracles.attention.pipeline import PackedRows
 from oracles.attention.segment import Segment
 from tests.attention.segments import enclosed, segment, textbook
 
@@ -167,3 +173,34 @@ def test_a_sum_over_heads_in_sixteen_bits_is_over_tolerance() -> None:
             total = total + head
         found[name] = total
     assert _worst(reference, found)["dv"] > 1
+
+
+@pytest.mark.parametrize("power", [-126, -110])
+def test_weights_below_the_smallest_normal_number_may_be_flushed(power: int) -> None:
+    """As every GPU's fast exponential and XLA's on a CPU do."""
+    given = segment(H=1, h_kv=1, s_q=4, s_k=60, dtype=torch.float32, empty=False)
+    # logits from 0 down to -100: the weights of the last keys are below 2^-126
+    q, k = torch.zeros_like(given.q), torch.zeros_like(given.k)
+    q[..., 0], k[..., 0] = 1.0, torch.linspace(0, -100, 60) / given.scale
+    given = replace(given, q=q, k=k)
+    found = textbook(given)
+    do = torch.randn(found[0].shape, generator=torch.Generator().manual_seed(3))
+    exact = _gradients([AttentionBackward()(given, found, (do, None), torch.float64)])
+    enclosures = {name: enclosed(x) for name, x in exact.items()}
+    reference = attention_gradient_reference(
+        [given],
+        [Loss(do, None)],
+        enclosures,
+        _gradients,
+        attention_contract("online-fp32"),
+        method="float64",
+    )
+
+    def flushed(_run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
+        P = recomputed(_run, rows, given)
+        return P.masked_fill(P.log2() < power, 0.0)
+
+    stages = AttentionBackwardStages(weights=flushed)
+    backward = AttentionBackward(OnlineDesign(), stages=stages)
+    wrong = _gradients([backward(given, found, (do, None), torch.float32)])
+    assert (max(_worst(reference, wrong).values()) <= 1) == (power == -126)

@@ -103,8 +103,9 @@ def attention_gradient_reference(
     nearest = (*rounded_kernels(contract).values(), *(grouped_kernels(contract) if grouped else ()))
     rounded = [gradients(one) for one in nearest]
     drawn = [gradients(one) for one in samples]
-    sizes = layout([gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs])
-    terms = {name: sum_terms(sizes[name], contract) for name in exact}
+    found = [gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs]
+    sizes, lost = layout([x.moduli for x in found]), layout([x.underflow for x in found])
+    terms = {name: sum_terms(sizes[name], lost[name], contract) for name in exact}
     runs = _runs(exact, rounded, drawn)
     return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from oracles.attention.pipeline import packed
 from oracles.attention.segment import Segment
 
+Gradients = tuple[Tensor, Tensor, Tensor]
+
 
 def probabilities(segment: Segment) -> Tensor:
     """[h_kv, R, s_k] in float64; 0 in rows that see no key."""
@@ -38,6 +40,21 @@ class ForwardTerms:
     weights: Tensor
 
 
+@dataclass(frozen=True)
+class GradientTerms:
+    """What the errors of dq, dk, dv of a segment are relative to, each shaped as they are.
+
+    Math: X = |dO| |V| + sum_j P |dO| |V| + |dL|,
+        moduli: c sum_j D_ij |K_j|, c sum_i D_ij |q_i| and sum_i P_ij |dO_i|, where D = P X has the
+            moduli of the terms of dS;
+        underflow: the same sums over visible keys with X + 1 for D and 1 for P: what they lose
+            together where every P and every dS is wrong by 1.
+    """
+
+    moduli: Gradients
+    underflow: Gradients
+
+
 def forward_terms(segment: Segment) -> ForwardTerms:
     """Of one segment."""
     P, v = probabilities(segment), segment.v.double()
@@ -58,11 +75,8 @@ def _score_terms(segment: Segment, P: Tensor) -> Tensor:
     return (P * sizes).sum(-1).view(segment.q.shape[:2])
 
 
-def gradient_terms(
-    segment: Segment, do: Tensor, dlse: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """c sum_j D_ij |K_j|, c sum_i D_ij |q_i| and sum_i P_ij |dO_i|, shaped as dq, dk, dv, where
-    D = P (|dO| |V| + sum_j P |dO| |V| + |dL|) has the moduli of the terms of dS.
+def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> GradientTerms:
+    """Of one segment.
 
     A component that all keys share multiplies the rounding of dS, whose rows sum to 0 only up to
     it: relative to dq itself a conforming kernel can be wrong by 27 %. Where a row sees one key, dS
@@ -71,11 +85,16 @@ def gradient_terms(
     """
     rows, P = packed(segment, torch.float64), probabilities(segment)
     shape = rows.q.shape[:2]
-    dO = do.double().reshape(*shape, do.shape[-1])
-    dP = dO.abs() @ rows.v.abs().mT
+    dO = do.double().reshape(*shape, do.shape[-1]).abs()
+    dP = dO @ rows.v.abs().mT
     delta = (P * dP).sum(-1)
     dL = torch.zeros_like(delta) if dlse is None else dlse.double().reshape(shape).abs()
-    dS = P * (dP + delta[..., None] + dL[..., None])
-    scale = abs(rows.scale)
-    dq, dk = dS @ rows.k.abs() * scale, dS.mT @ rows.q.abs() * scale
-    return dq.view(segment.q.shape), dk, P.mT @ dO.abs()
+    factor = dP + delta[..., None] + dL[..., None]
+
+    def sums(dS: Tensor, weights: Tensor) -> Gradients:
+        dq, dk = dS @ rows.k.abs(), dS.mT @ rows.q.abs()
+        scale = abs(rows.scale)
+        return (dq * scale).view(segment.q.shape), dk * scale, weights.mT @ dO
+
+    seen = rows.visible.double().expand_as(P)
+    return GradientTerms(sums(P * factor, P), sums(seen * (factor + 1), seen))

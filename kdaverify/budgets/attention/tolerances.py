@@ -73,10 +73,14 @@ def lse_terms(
     return OutputTerms(size, floor, SCORE_ROUNDINGS * u)
 
 
-def sum_terms(size: Tensor, contract: AttentionContract) -> OutputTerms:
-    """Those of a gradient."""
-    relative = SUMS * contract.accumulate.unit
-    return OutputTerms(size, relative * size, relative)
+def sum_terms(size: Tensor, underflow: Tensor, contract: AttentionContract) -> OutputTerms:
+    """Those of a gradient.
+
+    Args:
+        size, underflow: as in `GradientTerms`.
+    """
+    relative, fmt = SUMS * contract.accumulate.unit, contract.accumulate
+    return OutputTerms(size, relative * size + fmt.min_normal * underflow, relative)
 
 
 def attention_tolerances(
