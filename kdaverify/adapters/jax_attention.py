@@ -225,6 +225,19 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["jax"])
 
 
+def _interpreted(device: str) -> dict[str, Any]:
+    """The mode of a Pallas kernel, which is interpreted where its device is not there."""
+
+    def environment() -> dict[str, str]:
+        import jax
+
+        return {"mode": "native" if jax.default_backend() == device else "interpreted"}
+
+    return {"environment": environment}
+
+
+ON_TPU: Final = _interpreted("tpu")
+ON_GPU: Final = _interpreted("gpu")
 NN: Final = _adapter(
     "attention",
     _nn,
@@ -243,6 +256,7 @@ PALLAS_FLASH: Final = _adapter(
     causal_alignment="top_left",
     value_width="same",
     supports=some_keys,
+    **ON_TPU,
 )
 PALLAS_SPLASH: Final = _adapter(
     "attention",
@@ -252,6 +266,7 @@ PALLAS_SPLASH: Final = _adapter(
     lse="none",
     empty_out="unspecified",
     supports=some_keys,
+    **ON_TPU,
 )
 PALLAS_MHA: Final = _adapter(
     "attention",
@@ -262,6 +277,7 @@ PALLAS_MHA: Final = _adapter(
     causal_alignment="top_left",
     value_width="same",
     supports=refusing(_equal_lengths, some_keys),
+    **ON_GPU,
 )
 """Its `_preprocess_backward_kernel` takes jnp.sum(o * do) of arrays in the format of q: products
 and their sum are rounded to it.
@@ -274,6 +290,7 @@ PALLAS_DECODE: Final = _adapter(
     gradients=False,
     value_width="same",
     supports=refusing(_one_query, some_keys),
+    **ON_GPU,
 )
 PALLAS_PAGED: Final = _adapter(
     "mla_decode",
@@ -282,4 +299,5 @@ PALLAS_PAGED: Final = _adapter(
     contract=contracts("online64-{0}[scale:q;q_scaled:{0}]"),
     lse="none",
     supports=refusing(_one_query, some_keys),
+    **ON_TPU,
 )

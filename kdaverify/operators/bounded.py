@@ -5,7 +5,7 @@ every element has a proven bound, and no kernel is emulated.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from hypothesis.strategies import SearchStrategy
@@ -27,6 +27,16 @@ from kdaverify.operators.sizes import below
 ALIKE: Final = 0.05
 """A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a
 hundredth of it."""
+
+
+def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:
+    """The choices of all formats; in smoke an interpreted kernel is tested on each in one format,
+    on the next in the next: a case takes seconds there, which are the compilation of its shape.
+    """
+    step = 1
+    if profile == "smoke" and adapter.environment()["mode"] == "interpreted":
+        step = max(1, len(by_format))
+    return [one for at, found in enumerate(by_format) for one in found[at % step :: step]]
 
 
 class BoundedOperator(FunctionOperator):
@@ -118,22 +128,27 @@ class BoundedOperator(FunctionOperator):
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
         """Inside what is taken; problems that become the same one are tested once."""
-        found = dict[str, tuple[str, Any]]()
-        for dtype in adapter.dtypes:
+        found = [dict[str, tuple[str, Any]]() for _ in adapter.dtypes]
+        for dtype, of_format in zip(adapter.dtypes, found, strict=True):
             for name, problem in self.named_problems(dtype, profile).items():
                 inside = self.within(adapter, problem)
                 if adapter.supports(inside) is None:
-                    found.setdefault(inside.to_json(), (f"{dtype}-{name}", inside))
-        return [*found.values()]
+                    of_format.setdefault(inside.to_json(), (f"{dtype}-{name}", inside))
+        return thinned(adapter, profile, [[*each.values()] for each in found])
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
-        del profile
-        pairs = [(dtype, law) for dtype in adapter.dtypes for law in self.laws().values()]
-        return [
-            (f"{dtype}-{law.name}", (law.name, dtype))
-            for dtype, law in pairs
-            if self._can_hold(adapter, law, dtype)
-        ]
+        return thinned(
+            adapter,
+            profile,
+            [
+                [
+                    (f"{dtype}-{law.name}", (law.name, dtype))
+                    for law in self.laws().values()
+                    if self._can_hold(adapter, law, dtype)
+                ]
+                for dtype in adapter.dtypes
+            ],
+        )
 
     def _can_hold(self, adapter: Adapter, law: Law, dtype: str) -> bool:
         """Whether what a function takes has problems of the kind that a law needs."""

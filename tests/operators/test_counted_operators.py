@@ -272,3 +272,22 @@ def test_statistics_beside_the_bound_find_what_it_admits() -> None:
         and y.comparison.ratios["bias"] > 1
         and y.comparison.ratios["ceiling"] <= 1.5
     )
+
+
+def test_smoke_tests_an_interpreted_kernel_on_every_problem_in_one_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adapter = next(iter(convolutions.RIGHT_ONES.values()))
+    panel, native = adapter.operator.panel, adapter.environment()
+
+    def problems(profile: str) -> list[tuple[str, str]]:
+        return [(name.split("-")[0], name.partition("-")[2]) for name, _ in panel(adapter, profile)]
+
+    every, nightly = problems("smoke"), len(problems("nightly"))
+    interpreted = {**native, "mode": "interpreted"}
+    monkeypatch.setattr(type(adapter), "environment", lambda _self: interpreted)  # pyright: ignore[reportUnknownLambdaType]
+    found = problems("smoke")
+    assert len(every) == len(adapter.dtypes) * len(found)
+    assert {name for _, name in found} == {name for _, name in every}
+    assert {dtype for dtype, _ in found} == {*adapter.dtypes}
+    assert len(problems("nightly")) == nightly

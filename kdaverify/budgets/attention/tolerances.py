@@ -74,13 +74,15 @@ def lse_terms(
 
 
 def sum_terms(size: Tensor, underflow: Tensor, contract: AttentionContract) -> OutputTerms:
-    """Those of a gradient.
+    """Those of a gradient. What underflow takes counts as terms of a size whose roundoff it is, so
+    that relative errors of elements near the smallest normal number are not measured either.
 
     Args:
-        size, underflow: as in `GradientTerms`.
+        size, underflow: `moduli` and `underflow` of `GradientTerms`.
     """
-    relative, fmt = SUMS * contract.accumulate.unit, contract.accumulate
-    return OutputTerms(size, relative * size + fmt.min_normal * underflow, relative)
+    relative = SUMS * contract.accumulate.unit
+    size = size + contract.accumulate.min_normal / relative * underflow
+    return OutputTerms(size, relative * size, relative)
 
 
 def attention_tolerances(
