@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
 
+import torch
 from torch import Tensor
 
 from kdaverify.adapters.placement import shares_memory
@@ -55,8 +56,24 @@ def _overlaps(tensor: Tensor, others: Mapping[str, Tensor]) -> bool:
 
 def _shared(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
     for (one, a), (two, b) in combinations(tensors.items(), 2):
-        if _extent(a)[0] < _extent(b)[1] and _extent(b)[0] < _extent(a)[1]:
+        if share_a_byte(a, b):
             yield two, f"overlaps {one}"
+
+
+def share_a_byte(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors do; parts of one buffer that alternate, as of a concatenation, do not."""
+    if _extent(a)[0] >= _extent(b)[1] or _extent(b)[0] >= _extent(a)[1]:
+        return False
+    return bool(torch.isin(_bytes(a), _bytes(b)).any())
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Addresses of every byte of every element."""
+    found = torch.tensor([tensor.data_ptr()])
+    strides = (stride * tensor.itemsize for stride in tensor.stride())
+    for size, stride in (*zip(tensor.shape, strides, strict=True), (tensor.itemsize, 1)):
+        found = (found[:, None] + stride * torch.arange(size)).flatten()
+    return found
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
