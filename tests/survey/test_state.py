@@ -12,7 +12,7 @@ import pytest
 from kdaverify.checks.status import Status
 from kdaverify.survey.finding import FIELDS, Finding
 from kdaverify.survey.pages import SIGNS, table, write_state
-from kdaverify.survey.state import KernelState, state_of
+from kdaverify.survey.state import KernelState, schema, state_of
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
@@ -82,3 +82,13 @@ def test_the_files_are_whole_and_the_data_fit_their_schema(
     assert "| `right` | interpreted on cpu | ✓ accept | 0.5x tolerance (fp32) |" in table(state)
     assert "[port_wrong](../findings/port_wrong.md)" in table(state)
     assert {*SIGNS} == {ruling.value for ruling in Ruling}
+
+
+def test_the_published_state_is_whole_and_what_is_rejected_in_it_has_a_finding() -> None:
+    folder = Path(__file__).parents[2] / "reports" / "state"
+    published = KernelState.model_validate_json((folder / "state.json").read_text())
+    assert table(published) == (folder / "state.md").read_text()
+    assert schema() == (folder / "state.schema.json").read_text()
+    assert published.unexplained() == ()
+    assert (folder / "state.html").stat().st_size < 2 * 2**20
+    assert (folder / "state.png").stat().st_size < 300_000
