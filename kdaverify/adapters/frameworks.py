@@ -22,12 +22,14 @@ class Framework:
         missing: why nothing of it can run here, or None.
         environment: what decides the result beside torch's version.
         barriers: of its kernels, as `Adapter` has them.
+        compiled: whether it compiles a function for every shape and format.
     """
 
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]]
     missing: Callable[[], str | None]
     environment: Callable[[], Mapping[str, str]]
     barriers: Mapping[Channel, str] = field(default_factory=dict[Channel, str])
+    compiled: bool = False
 
 
 def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +53,7 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = {
         _jax_missing,
         _jax_environment,
         all_behind("torch tensors are copied to JAX arrays and back"),
+        compiled=True,
     ),
 }
 

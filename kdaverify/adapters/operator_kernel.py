@@ -202,7 +202,7 @@ class FunctionAdapter(Adapter):
         if wrong := operator.wrong(self.takes):
             raise AdapterError(f"kernel {name!r}: {wrong}")
         self._operator, self._framework, self._ran = operator, framework_of(function), NOTHING_YET
-        self.barriers = self._framework.barriers
+        self.barriers, self.compiled = self._framework.barriers, self._framework.compiled
         if misplaced := [dtype for dtype in self.dtypes if dtype not in operator.formats]:
             raise AdapterError(
                 f"kernel {name!r}: dtypes: wanted some of {', '.join(operator.formats)}, got"

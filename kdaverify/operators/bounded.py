@@ -30,12 +30,12 @@ hundredth of it."""
 
 
 def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:
-    """The choices of all formats; in smoke an interpreted kernel is tested on each in one format,
-    on the next in the next: a case takes seconds there, which are the compilation of its shape.
+    """The choices of all formats. In smoke an interpreted kernel, and one that is compiled for
+    every shape, is tested on each in one format, on the next in the next: a case takes a second or
+    more there.
     """
-    step = 1
-    if profile == "smoke" and adapter.environment()["mode"] == "interpreted":
-        step = max(1, len(by_format))
+    slow = adapter.compiled or adapter.environment()["mode"] == "interpreted"
+    step = max(1, len(by_format)) if slow and profile == "smoke" else 1
     return [one for at, found in enumerate(by_format) for one in found[at % step :: step]]
 
 

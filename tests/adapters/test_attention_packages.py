@@ -14,14 +14,19 @@ from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.isolation.isolated import housed
 from kdaverify.adapters.operator_kernel import operator_kernel
 from kdaverify.adapters.registry import find
+from kdaverify.budgets.attention.contract import attention_contract
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.forward import forward
 from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
 from kdaverify.limits import Limits
 from kdaverify.operators.attention.problem import (
     AttentionProblem,
     MergeProblem,
     MlaDecodeProblem,
 )
+from kdaverify.operators.attention.tolerance import counted
 
 PACKAGES: Final = (
     "torch-sdpa-flash",
@@ -89,6 +94,39 @@ def test_the_lse_of_torch_in_bf16_is_rejected_and_its_o_is_not() -> None:
     problem = AttentionProblem(dtype="bf16", s_q=65, s_k=65, H=2, h_kv=2, d_k=32, d_v=32)
     outcomes = _judged(torch_attention.SDPA_FLASH, problem)
     assert [one.output for one in outcomes if one.status.rejects] == ["lse"]
+
+
+def test_laws_bound_an_lse_in_the_format_that_is_declared() -> None:
+    adapter = find("jax-nn-attention")
+    problem = AttentionProblem(
+        dtype="bf16", s_q=3, s_k=9, H=3, h_kv=1, d_k=16, d_v=16, logits="peaked"
+    )
+    if reason := adapter.missing():
+        pytest.skip(reason)
+    outcomes = check("laws", adapter, problem, {"law": "concatenation"})
+    assert [(one.output, one.status) for one in outcomes] == [
+        ("o", Status.PASS),
+        ("lse", Status.PASS),
+    ]
+    contract: Any = adapter.contract("bf16")
+    call = problem.inputs()
+    narrow, wide = (
+        counted(call, None, one, FORMATS["bf16"])["lse"][1].bound
+        for one in (contract, attention_contract("math-bf16", FORMATS["bf16"]))
+    )
+    assert bool((narrow > 100 * wide).all())
+
+
+def test_the_scale_of_the_tpu_kernels_leans_to_no_side() -> None:
+    """As one that is rounded to 16 bits itself does: dq had 1.1 times the bias it may have."""
+    adapter = find("pallas-splash")
+    problem = AttentionProblem(
+        dtype="fp16", s_q=4, s_k=127, H=9, h_kv=3, d_k=40, d_v=24, causal=False, seed=1
+    )
+    if reason := adapter.missing():
+        pytest.skip(reason)
+    outcomes = check("gradients", adapter, problem, {"of": "both"})
+    assert [one.message for one in outcomes if one.status.rejects] == []
 
 
 @pytest.mark.parametrize("factor", [1.1, 3.0**0.5])

@@ -80,7 +80,8 @@ def counted(
     parts = [Softmax(segment, precision) for segment in call.segments()]
     if cotangents is None:
         found = {"o": [part.o for part in parts], "lse": [_finite(part.lse) for part in parts]}
-        return {name: _joined(call, name, known) for name, known in found.items()}
+        joined = {name: _joined(call, name, known) for name, known in found.items()}
+        return joined if contract is None else joined | {"lse": _stored(joined["lse"], contract)}
     return _differentiated(call, parts, cotangents, None if contract is None else io)
 
 
@@ -88,6 +89,13 @@ def _precision(contract: StorageContract, io: Format) -> SoftmaxPrecision:
     weights = contract.tensors.get(WEIGHTS)
     narrow = None if weights in (None, contract.accumulate) else precision_of(weights)
     return SoftmaxPrecision(precision_of(contract.accumulate), narrow, precision_of(io))
+
+
+def _stored(lse: Known, contract: StorageContract) -> Known:
+    """LSE in the format that it is returned in, where that is narrower than its sums'."""
+    (value, error), fmt = lse, contract.storage("lse")
+    narrow = fmt.unit > contract.accumulate.unit
+    return value, error.returned(value, precision_of(fmt)) if narrow else error
 
 
 def _finite(known: Known) -> Known:
