@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ from oracles.inputs import Inputs
 
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
 LOG2_E = 1.4426950408889634
+OF_VALUE_HEADS = {"dq_head": "dq", "dk_head": "dk"}
+"""Gradients of single value heads, and what they are summed to."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Emulator:
 
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
     carried one as it is returned.
+    `heads`: of the backward, whether the dq and dk of the value heads of a key head are summed in
+    the accumulator (packed), or each is stored as it is returned before they are summed (alone).
     """
 
     name: str
@@ -53,6 +58,7 @@ class Emulator:
     softplus: bool = False
     flushes: bool = False
     wide_state: bool = False
+    heads: Literal["packed", "alone"] = "packed"
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel
@@ -99,6 +105,8 @@ class Emulator:
         """`tensor` in the format that the contract stores it in."""
         if self.wide_state and name == "S":
             return tensor
+        if self.heads == "alone" and name in OF_VALUE_HEADS:
+            return self.returned(OF_VALUE_HEADS[name], tensor)
         return self.contract.stored(name, tensor, self.io)
 
 

@@ -1,0 +1,128 @@
+"""Ports that repeat key heads for their value heads in their own format: autograd stores dq and dk
+of every value head before it sums them. They conform; a sum over other heads does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import accumulate
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import Reference, gradient_standard
+from kdaverify.problems import Problem, cotangents
+from oracles.gradients import Cotangents
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+
+H, HV = 2, 8
+Gates = Literal["channel", "head"]
+Sum = Callable[[Tensor], Tensor]
+CONTRACTS: dict[Gates, str] = {"head": "recurrent-fp32", "channel": "chunk64-fp32"}
+
+
+def _problem(gates: Gates) -> Problem:
+    return Problem(
+        B=1,
+        T=40,
+        H=H,
+        HV=HV,
+        K=16,
+        V=16,
+        dtype="bf16",
+        gates=gates,
+        gate="log-sigmoid",
+        key="random",
+        beta="uniform",
+        state="random",
+        value="normal",
+        seed=1,
+    )
+
+
+@cache
+def _tested(gates: Gates) -> tuple[Inputs, Cotangents, Reference]:
+    problem = _problem(gates)
+    x, loss = problem.inputs(), cotangents(problem, "both")
+    contract, io = contract_from_name(CONTRACTS[gates]), FORMATS["bf16"]
+    return (
+        x,
+        loss,
+        gradient_standard(x, loss, contract, io, emulate_gradients(x, loss, contract, io)),
+    )
+
+
+@torch.inference_mode(mode=False)
+def _of_value_heads(x: Inputs, loss: Cotangents) -> dict[str, Tensor]:
+    """[B, T, HV, K] dq and dk of every value head, stored in bf16, by automatic differentiation."""
+    wide = {
+        name: getattr(x, name).clone().repeat_interleave(HV // H, 2).requires_grad_()
+        for name in ("q", "k")
+    }
+    of_heads = Inputs(
+        **wide,
+        v=x.v,
+        g=x.g,
+        beta=x.beta,
+        scale=x.scale,
+        initial_state=x.initial_state,
+    )
+    with torch.enable_grad():
+        outputs = recurrence(of_heads, dtype=torch.float32)
+    found = torch.autograd.grad(outputs, [*wide.values()], list(loss.of(x, torch.float32)))
+    return dict(zip(("dq", "dk"), found, strict=True))
+
+
+def _worst(gates: Gates, over_heads: Sum) -> dict[str, float]:
+    x, loss, reference = _tested(gates)
+    found = {name: over_heads(y.float()).bfloat16() for name, y in _of_value_heads(x, loss).items()}
+
+    def ratio(name: str, value: Tensor) -> float:
+        budget, exact = reference.budgets[name], reference.exact(name)
+        measured = budget.measure(exact.error(value.double()), exact)
+        return max(budget.ratios(measured).values())
+
+    return {name: ratio(name, value) for name, value in found.items()}
+
+
+def _groups(x: Tensor) -> Tensor:
+    return x.unflatten(2, (H, HV // H))
+
+
+@pytest.mark.parametrize("gates", CONTRACTS)
+def test_heads_may_be_stored_before_they_are_summed(gates: Gates) -> None:
+    assert max(_worst(gates, lambda x: _groups(x).sum(3)).values()) <= 1
+
+
+def _first_twice(x: Tensor) -> Tensor:
+    return _groups(x).sum(3) + _groups(x)[:, :, :, 0]
+
+
+WRONG: dict[str, Sum] = {
+    "one head of a group": lambda x: _groups(x)[:, :, :, 0],
+    "the last head of a group missing": lambda x: _groups(x)[:, :, :, :-1].sum(3),
+    "a head counted twice": _first_twice,
+    "the group of tiled heads": lambda x: x.unflatten(2, (HV // H, H)).sum(2),
+    "heads averaged": lambda x: _groups(x).mean(3),
+}
+
+
+@pytest.mark.parametrize("gates", CONTRACTS)
+@pytest.mark.parametrize("over_heads", WRONG.values(), ids=WRONG)
+def test_a_sum_over_other_heads_is_rejected(gates: Gates, over_heads: Sum) -> None:
+    assert min(_worst(gates, over_heads).values()) > 10
+
+
+def test_a_sum_over_heads_in_sixteen_bits_is_over_tolerance() -> None:
+    def one_by_one(x: Tensor) -> Tensor:
+        heads = _groups(x).bfloat16().unbind(3)
+        return torch.stack(list(accumulate(heads, torch.add)))[-1].float()
+
+    assert max(_worst("channel", one_by_one).values()) > 1
