@@ -123,7 +123,8 @@ class AttentionBackward:
             do.to(dtype).reshape(*flat, do.shape[-1]),
             torch.zeros_like(lse) if dlse is None else dlse.to(dtype).reshape(flat),
         )
-        packed_heads = self.design.heads == "packed"
+        # of no query there is nothing to keep apart
+        packed_heads = self.design.heads == "packed" or not q.shape[1]
         dq, dk, dv = self._stored(
             self.rows(rows, given) if packed_heads else self._heads(rows, given, q.shape[1])
         )

@@ -116,3 +116,12 @@ def test_segments_without_queries_or_keys_have_outputs_of_their_shape(s_q: int, 
     found = AttentionBackward()(given, (o, lse), (torch.ones_like(o), None), torch.float64)
     assert o.shape == (4, s_q, 16) and lse.shape == (4, s_q)
     assert [x.shape for x in found] == [given.q.shape, given.k.shape, given.v.shape]
+
+
+@pytest.mark.parametrize("heads", ["packed", "alone"])
+def test_segments_without_queries_have_gradients_of_their_shape(heads: Any) -> None:
+    given = segment(s_q=0, empty=False)
+    o, lse = AttentionPipeline()(given, torch.float64)
+    found = AttentionBackward(OnlineDesign(heads=heads))(given, (o, lse), (o, None), torch.float64)
+    assert [x.shape for x in found] == [x.shape for x in (given.q, given.k, given.v)]
+    assert not any(bool(x.any()) for x in found)
