@@ -20,7 +20,9 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.diagnosis.common_factor import negated
-from kdaverify.diagnosis.question import PropertyCase, bench
+from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.races import differs
+from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.operator import ContrastAxis, operator_of
 
 LARGEST: Final = 0.5
@@ -33,8 +35,6 @@ FIRST: Final = 2
 ENOUGH: Final = 3
 """Levels beside the failing one, from which a rule is read, where an axis has so many: two lengths
 are separated by any of ten sentences."""
-REPEATS: Final = 24
-"""Calls of a kernel whose results differ: a race that strikes one in eight is missed in 4 %."""
 MOST_AXES: Final = 3
 """Axes that are reported, in the operator's order: structure before values."""
 MOST_LEVELS: Final = 4
@@ -109,7 +109,7 @@ class Experiment:
     def __str__(self) -> str:
         what, several = " and ".join(self.outputs), len(self.outputs) > 1
         head, verbs = (
-            (f"{what} of equal calls", ("differ", "agree"))
+            (f"{what}, {DIFFERS},", ("differs", "agrees"))
             if self.varies
             else (f"{self.call} {what}", ("fail", "pass") if several else ("fails", "passes"))
         )
@@ -223,15 +223,6 @@ def _outcomes(case: PropertyCase, adapter: Adapter) -> dict[str, Outcome]:
     except ValueError:  # the property is not tested on such a problem
         return {}
     return {outcome.output: outcome for outcome in found}
-
-
-def differs(case: PropertyCase, adapter: Adapter) -> bool:
-    """Whether results of equal calls differ by more than their roundings."""
-    if not operator_of(case.problem).has_known_bugs:
-        return False
-    tested = bench(case, adapter)
-    first = tested.answer(adapter)
-    return any(not first.near(tested.answer(adapter)) for _ in range(REPEATS))
 
 
 def _contrast(axis: ContrastAxis, base: Any, own: Sequence[Run]) -> Contrast:

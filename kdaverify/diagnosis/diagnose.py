@@ -16,6 +16,7 @@ from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
 from kdaverify.diagnosis.nonfinite import by_places
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.races import RUNS, examined, race
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import chunk_size, declared, suspects
 from kdaverify.diagnosis.traces import traces
@@ -26,12 +27,7 @@ from oracles.certified import UncertifiedError
 LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is run on."""
 NOTHING: Final = (
-    "run again, nothing fails: there is nothing to diagnose, or its results differ from call to"
-    " call"
-)
-UNEVEN: Final = (
-    "the same call gives other results when it is repeated: no fault that always strikes can be"
-    " compared with it"
+    f"run again, nothing fails, and {RUNS} calls give the same result: there is nothing to diagnose"
 )
 WITHIN: Final = (
     "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be"
@@ -41,6 +37,8 @@ NOT_FINITE: Final = (
     "not finite: too few finite elements are wrong to be compared with known faults, and NaN or"
     " infinity in the same places is no likeness"
 )
+REPEATING: Final = 1 / 8
+"""Of the time, at most, for equal calls."""
 SHOWN: Final = 5
 UNKNOWN: Final = "there is no catalogue of known bugs of this operator to compare it with"
 LARGE: Final = "too large to be compared with every known fault"
@@ -57,9 +55,21 @@ def diagnose(
             suspects; a step in progress completes.
     """
     started = time.monotonic()
+    varies = examined(
+        question, adapter, calls=started + seconds * REPEATING, until=started + seconds
+    )
+    if varies is not None and varies.usually_right:
+        return Diagnosis(question, silent=varies.said)
     failed = failure(adapter, question)
     if failed is None:
         return Diagnosis(question, silent=NOTHING, passes=True)
+    found = _cause(adapter, question, failed, started=started, seconds=seconds)
+    return found if varies is None else replace(found, race=varies.said)
+
+
+def _cause(
+    adapter: Adapter, question: PropertyCase, failed: Failure, *, started: float, seconds: float
+) -> Diagnosis:
     smallest = question
     if adapter.open_ended and not failed[1].takes_process:
         smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
@@ -83,10 +93,8 @@ def diagnose(
 
 
 def _explained(adapter: Adapter, question: PropertyCase, found: Diagnosis, *, until: float) -> str:
-    """Of a kernel that differs from call to call nothing;
-    nor where memory that was never written accounts for everything.
-    """
-    if found.silent == UNEVEN or found.unwritten or not adapter.open_ended:
+    """Nothing where memory that was never written accounts for everything."""
+    if found.unwritten or not adapter.open_ended:
         return ""
     return operator_of(question.problem).explain_error(question, adapter, until=until)
 
@@ -112,6 +120,8 @@ def _compared(
     found = Diagnosis(smallest, silent=LARGE)
     for one in tested:
         lineup = FaultComparison(one, adapter)
+        varies = race(lineup.bench, adapter, until=time.monotonic() + least * REPEATING)
+        lineup.kernel = lineup.kernel if varies is None else varies.usual
         memory = lineup.unwritten
         if memory:
             return Diagnosis(smallest, unwritten=memory, where=_where(adapter, lineup, question, 1))
@@ -121,7 +131,7 @@ def _compared(
             if silent
             else _named(adapter, lineup, smallest, question, until=until, least=least)
         )
-        if found.fits or silent == UNEVEN or time.monotonic() > until:
+        if found.fits or time.monotonic() > until:
             break
     if found.silent == NOT_FINITE:
         return _placed(adapter, found, question, until=max(until, time.monotonic() + least))
@@ -149,8 +159,6 @@ def _placed(
 
 def _silent(lineup: FaultComparison) -> str:
     """Why known faults cannot be compared with the kernel; "" if they can."""
-    if not lineup.repeats:
-        return UNEVEN
     if not lineup.wrong:
         return WITHIN
     return "" if lineup.comparable else NOT_FINITE

@@ -34,6 +34,8 @@ class Diagnosis:
         silent: why nothing was compared; "" where it was.
         explained: what the error singles out by itself, without known bugs; "" where nothing.
         passes: whether nothing fails.
+        race: that results differ from run to run, in words; the rest is then of the most frequent
+            result.
     """
 
     smallest: PropertyCase
@@ -48,6 +50,7 @@ class Diagnosis:
     silent: str = ""
     explained: str = ""
     passes: bool = False
+    race: str = ""
 
     @property
     def fits(self) -> bool:
@@ -58,6 +61,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         known = self.silent or (self._fitting() if self.fits else self._poor())
+        if self.race:
+            known = f"{self.race}; a second bug, since the most frequent result is wrong: {known}"
         return "; ".join(
             filter(
                 None, (known, self.explained and f"the error itself: {self.explained}", self.where)

@@ -139,7 +139,15 @@ def suspects(question: PropertyCase, judged: Adapter) -> Iterator[tuple[Suspect,
         )
 
 
-def _known(question: PropertyCase, judged: Adapter) -> list[Fault]:
+def races(question: PropertyCase, judged: Adapter) -> tuple[Suspect, ...]:
+    """Those that strike at random, at the declared chunk size."""
+    size = next(iter(_sizes(question, declared(question, judged))))
+    return tuple(
+        Suspect(fault, size, known=True) for fault in _known(question, judged, random=True)
+    )
+
+
+def _known(question: PropertyCase, judged: Adapter, *, random: bool = False) -> list[Fault]:
     """The faults of the operators that the judged one may have the mistakes of, its own first."""
     gates = judged.domain.gates if judged.op == DEFAULT else None
     operators = [judged.op] if gates is None else ALSO[gates]
@@ -148,7 +156,7 @@ def _known(question: PropertyCase, judged: Adapter) -> list[Fault]:
         for operator in operators
         for fault in FAULTS.values()
         if fault.operator == operator
-        and fault.kind != RANDOM
+        and (fault.kind == RANDOM) is random
         and question.problem.dtype in fault.dtypes
     ]
 

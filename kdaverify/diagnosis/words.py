@@ -9,7 +9,11 @@ FITS: Final = "matches "
 KNOWN: Final = "known bug "
 OR: Final = f", or {KNOWN}"
 SIMPLE: Final = "a simple mistake: "
+DIFFERS: Final = "results differ between runs of the same inputs"
+"""How the diagnosis of a race begins."""
 BRIEFLY: Final = "; in short: "
+SAME_AS: Final = f"the wrong results are those of {KNOWN}"
+NONFINITE_AS: Final = f"NaN or infinity is where it is with {KNOWN}"
 RESIDUAL: Final = " (residual "
 
 

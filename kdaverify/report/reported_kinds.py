@@ -13,7 +13,7 @@ from typing import Final
 
 from kdaverify.checks.near_miss import NEAR
 from kdaverify.checks.property_table import PROPERTIES, plain_call
-from kdaverify.diagnosis.words import FITS
+from kdaverify.diagnosis.words import DIFFERS, FITS
 from kdaverify.verdicts.verdict import Verdict
 
 _PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
@@ -63,8 +63,8 @@ class ReportedKind:
 
     @property
     def diagnosed(self) -> bool:
-        """Whether a known bug explains it."""
-        return any(row.diagnosis.startswith(FITS) for row in self.rows)
+        """Whether a known bug explains it, or that results differ from run to run."""
+        return any(row.diagnosis.startswith((FITS, DIFFERS)) for row in self.rows)
 
 
 def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:

@@ -233,7 +233,51 @@ def test_two_faults_in_one_kernel_are_a_poor_fit() -> None:
 
 def test_a_kernel_that_differs_from_call_to_call_is_reported_to() -> None:
     found = diagnose(_Uneven(FAULTS["H1"]), a_case(), seconds=SOON)
-    assert "the same call gives other results" in str(found)
+    assert str(found).startswith("results differ between runs of the same inputs: ")
+
+
+class _Unseeded(Faulty):
+    """A race that does not begin anew with every case."""
+
+    def __init__(self, fault: str, *, also: str | None = None) -> None:
+        own = FAULTS[fault].patch(Setting(1.0, torch.Generator().manual_seed(0)))
+        other = Patch() if also is None else FAULTS[also].patch(Setting(1.0, torch.Generator()))
+        own = own if also is None else replace(own, forward=other.forward)
+        super().__init__(FAULTS[fault], patch=own)
+
+    def begin(self, case: str) -> None:
+        del case
+
+
+def test_a_race_is_named_by_the_wrong_results_that_it_shares_with_a_known_one() -> None:
+    found = diagnose(_Unseeded("H24"), a_case(T=2, HV=2), seconds=60)
+    assert not found.passes
+    assert str(found).startswith("results differ between runs of the same inputs: ")
+    assert "the wrong results are those of known bug H24: " in str(found)
+
+
+def test_a_race_beside_a_fault_that_always_strikes_is_reported_as_two() -> None:
+    found = diagnose(_Unseeded("H24", also="O5"), a_case(T=2, HV=2), seconds=60)
+    assert "a second bug, since the most frequent result is wrong: matches known bug O5" in str(
+        found
+    )
+
+
+class _AnotherOrder(Faulty):
+    """A wrong kernel whose sums are in another order at every call: the last bit changes."""
+
+    calls = 0
+
+    def forward(self, inputs: Inputs) -> Output:
+        self.calls += 1
+        wrong = super().forward(inputs)
+        return Output(wrong.o * (1 + 2.0**-8 * (self.calls % 2)), wrong.final_state)
+
+
+def test_another_order_of_sums_is_no_race() -> None:
+    found = diagnose(_AnotherOrder(FAULTS["H1"]), a_case(T=9), seconds=SOON)
+    assert "results differ" not in str(found)
+    assert found.named[0].suspect.fault.id == "H1"
 
 
 def test_the_smaller_case_fails_in_the_same_way() -> None:
