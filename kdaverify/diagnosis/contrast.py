@@ -109,7 +109,7 @@ class Experiment:
     def __str__(self) -> str:
         what, several = " and ".join(self.outputs), len(self.outputs) > 1
         head, verbs = (
-            (f"{what}, {DIFFERS},", ("differs", "agrees"))
+            (f"{DIFFERS} ({what}):", ("differ", "agree"))
             if self.varies
             else (f"{self.call} {what}", ("fail", "pass") if several else ("fails", "passes"))
         )
