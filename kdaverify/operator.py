@@ -332,6 +332,13 @@ class CallOperator(Operator):
         found = [problem for _, problem in self.panel(adapter, "smoke") if problem.dtype == dtype]
         return found[turn % len(found) if rule.memory else 0].replace(seed=seed)
 
+    def other_offsets(self, problem: Any) -> dict[str, Any] | None:
+        """Fields of a pack of the same size whose sequences begin elsewhere; None of a batch."""
+        if problem.lengths is None:
+            return None
+        first, *rest = problem.lengths
+        return {"lengths": (*rest, first)}
+
     @abc.abstractmethod
     def reference(
         self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()

@@ -22,6 +22,9 @@ def _alternating(
     before = {name: tensor.clone() for name, tensor in case.run().items()}
     between = other.judged(other.run())
     again = case.run()
+    if not any(outcome.status.rejects for outcome in between):
+        # what a kernel kept may be of a call before both
+        between += [one for one in case.judged(before) if one.status.rejects]
     if any(outcome.status.rejects for outcome in between):
         return between
     said = f"after a call that differs: {other.problem.describe()}"
@@ -46,11 +49,7 @@ def _state(case: CallRuleCase) -> CallRuleCase:
 
 
 def _packing(case: CallRuleCase) -> CallRuleCase:
-    if case.problem.lengths is None:
-        raise Unreachable("it takes no packs")
-    return replace(
-        case, problem=case.beside(lengths=(*case.problem.lengths[1:], case.problem.lengths[0]))
-    )
+    return replace(case, problem=case.beside(**case.other_offsets()))
 
 
 def _shape(case: CallRuleCase) -> CallRuleCase:
@@ -78,9 +77,18 @@ def _rule(
     change: Callable[[CallRuleCase], CallRuleCase],
     *,
     sequences: bool = True,
+    offsets: bool = False,
 ) -> CallRule:
     about, ask = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
-    return CallRule(f"alternating-{name}", about, exposes, ask, sequences=sequences, costly=True)
+    return CallRule(
+        f"alternating-{name}",
+        about,
+        exposes,
+        ask,
+        sequences=sequences,
+        offsets=offsets,
+        costly=True,
+    )
 
 
 RULES = (
@@ -93,7 +101,13 @@ RULES = (
         "a state left over from the call before (S3)",
         _state,
     ),
-    _rule("packing", "the offsets of a pack", "chunk indices kept by shape", _packing),
+    _rule(
+        "packing",
+        "the offsets of a pack",
+        "chunk indices, or boundaries of a captured call, kept by shape (W1)",
+        _packing,
+        offsets=True,
+    ),
     _rule("shape", "the number of tokens", "work space or grids of the call before", _shape),
     _rule(
         "dtype", "the format", "work space or executors of another format", _dtype, sequences=False

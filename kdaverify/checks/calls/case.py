@@ -141,5 +141,16 @@ class CallRuleCase:
             raise Unreachable(reason)
         return other
 
+    def other_offsets(self) -> dict[str, Any]:
+        """Fields of a pack of the same size whose sequences begin elsewhere.
+
+        Raises:
+            Unreachable: the problem is no pack.
+        """
+        found = self.adapter.operator.other_offsets(self.problem)
+        if found is None:
+            raise Unreachable("it takes no packs")
+        return found
+
 
 Ask = Callable[[CallRuleCase], list[Outcome]]

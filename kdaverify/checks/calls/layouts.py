@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mmap
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from kdaverify.checks.status import Status
 GUARD: Final = 256
 """Bytes before and behind every tensor."""
 GAP: Final = 3
+ROWS: Final = 3
+"""Axes of a tensor of rows, [B, T, ...]."""
 GARBAGE: Final = 2**30
 """In the place of NaN among integers."""
 WRAP: Final = 2**31
@@ -32,17 +35,26 @@ class MemoryLayout:
     Args:
         lay: (name, tensor) -> a tensor of the same values.
         about: in words.
+        joined: whether tensors of as many rows, [B, T, ...], share one buffer, as the parts of a
+            fused projection do; then `lay` places those that have no other beside them.
     """
 
     lay: Callable[[str, Tensor], Tensor]
     about: str
+    joined: bool = False
+
+    def laid(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All tensors of a call."""
+        shared = _in_one_buffer(tensors) if self.joined else {}
+        alone = {name: self.lay(name, x) for name, x in tensors.items() if name not in shared}
+        return shared | alone
 
 
 class GuardedMemory:
     """Tensors laid out, and what lay around them before a call."""
 
     def __init__(self, layout: MemoryLayout, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = {name: layout.lay(name, tensor) for name, tensor in tensors.items()}
+        self.tensors = layout.laid(tensors)
         self._before = {
             name: bytes_of(tensor).clone()
             for name, tensor in self.tensors.items()
@@ -96,6 +108,27 @@ def _swapped(name: str, tensor: Tensor) -> Tensor:
     return _room(tensor, tensor.transpose(*axes).shape, GUARD).transpose(*axes).copy_(tensor)
 
 
+def in_groups(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Tensors of one format and as many rows, those of several alone."""
+    groups = defaultdict[tuple[Any, ...], dict[str, Tensor]](dict)
+    for name, x in tensors.items():
+        if x.ndim >= ROWS:
+            groups[x.dtype, x.shape[:2]][name] = x
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _in_one_buffer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The rows of a group beside each other, NaN behind each."""
+    found = dict[str, Tensor]()
+    for group in in_groups(tensors):
+        widths = [x[0, 0].numel() for x in group.values()]
+        like = next(iter(group.values()))
+        room = _room(like, (*like.shape[:2], sum(widths) + GAP), GUARD)
+        for (name, x), part in zip(group.items(), room[..., :-GAP].split(widths, -1), strict=True):
+            found[name] = part.unflatten(-1, x.shape[2:]).copy_(x)
+    return found
+
+
 def _wide(_: str, tensor: Tensor) -> Tensor:
     """Rows so far apart that half of them begin past 2^31 elements, with as much before the first
     one; nothing else takes memory.
@@ -130,4 +163,7 @@ LAYOUTS: Final = {
         _swapped, "head-major where token-major is meant, head first where sequence first is meant"
     ),
 }
+JOINED: Final = MemoryLayout(
+    _dense(GUARD), "views of one buffer, as the parts of a fused projection are", joined=True
+)
 WIDE: Final = MemoryLayout(_wide, "rows so far apart that offsets of elements pass 2^31")

@@ -29,6 +29,9 @@ class CallRule:
         size: of the problem it is tested on.
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
+        offsets: about the offsets of a pack alone: tested on whatever packs, by one list of them or
+            several.
+        aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite
             `gradients` judges.
         counted: calls many times: how often, the profile says.
@@ -51,6 +54,8 @@ class CallRule:
     size: Size = "tiny"
     packed: bool = True
     sequences: bool = False
+    offsets: bool = False
+    aligned: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False

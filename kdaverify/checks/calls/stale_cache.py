@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from kdaverify.adapters.isolation.arena import bytes_of
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.case import CallRuleCase
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
-from oracles.signature import TensorCall
+from oracles.signature import Role, TensorCall
 
 
 def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> list[Outcome]:
@@ -25,7 +23,8 @@ def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> 
     for name, tensor in given.tensors().items():
         # Through the storage, as another library writes: no version of the tensor counts it.
         bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
-    found = case.run(wanted, copied=lambda _: given)
+    # another object of the same tensors: this one keeps what it derived from the former offsets
+    found = case.run(wanted, copied=lambda _: replace(given))
     return same_or_right(
         plain,
         found,
@@ -35,13 +34,10 @@ def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> 
 
 
 def _other_offsets(case: CallRuleCase) -> TensorCall:
-    if case.problem.lengths is None:
-        raise Unreachable("it takes no packs")
-    x = case.problem.inputs()
-    lengths = x.lengths[::-1]
-    return replace(
-        x, cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)
-    ).copied()
+    other = case.beside(**case.other_offsets()).inputs()
+    offsets = other.signature.tensors(other, Role.OFFSETS)
+    # a dataclass each
+    return replace(case.problem.inputs(), **offsets).copied()
 
 
 def _other_values(case: CallRuleCase) -> TensorCall:
@@ -56,6 +52,7 @@ RULES = (
         partial(_edited, other=_other_offsets),
         size="tails",
         sequences=True,
+        offsets=True,
         channel="objects",
         costly=True,
     ),

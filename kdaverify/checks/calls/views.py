@@ -10,7 +10,14 @@ from functools import partial
 
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
-from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, GuardedMemory, MemoryLayout
+from kdaverify.checks.calls.layouts import (
+    JOINED,
+    LAYOUTS,
+    WIDE,
+    GuardedMemory,
+    MemoryLayout,
+    in_groups,
+)
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role, TensorCall
@@ -31,6 +38,46 @@ def _wide(case: CallRuleCase) -> list[Outcome]:
         raise Unreachable(
             f"this process may not reserve the addresses between its rows: {error}"
         ) from None
+
+
+def _joined(case: CallRuleCase) -> list[Outcome]:
+    _shares_rows(case)
+    return _viewed(case, JOINED)
+
+
+def _joined_back(case: CallRuleCase) -> list[Outcome]:
+    _shares_rows(case)
+    return _inputs_viewed_back(case, JOINED)
+
+
+def _shares_rows(case: CallRuleCase) -> None:
+    if not in_groups(case.inputs.tensors()):
+        raise Unreachable("no two of its inputs have as many rows and one format")
+
+
+def _expanded(case: CallRuleCase) -> list[Outcome]:
+    """Every entry of a batch the first one, in memory once and as often as there are entries."""
+    case.reaches("memory")
+    there, converted = case.inputs.on(case.place), case.adapter.conventions.converted()
+    once = {
+        name: x[:1].expand_as(x)
+        for name, x in there.tensors().items()
+        if there.signature[name].role is Role.TOKEN and len(x) > 1 and name not in converted
+    }
+    if not once:
+        raise Unreachable("no input has more than one entry, or every one is converted")
+    dense = replace(there, **{name: x.contiguous() for name, x in once.items()})
+
+    def laid(_: TensorCall) -> TensorCall:
+        # a dataclass each
+        return replace(dense.copied(), **once)  # pyright: ignore[reportArgumentType]
+
+    return same_or_right(
+        case.run(dense),
+        case.run(dense, copied=laid),
+        lambda found: case.judged(found, dense),
+        "from views of stride 0",
+    )
 
 
 def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:
@@ -91,6 +138,35 @@ RULES = (
             costly=True,
         )
         for name, layout in LAYOUTS.items()
+    ),
+    CallRule(
+        "view-joined",
+        f"all inputs of as many rows {JOINED.about}",
+        f"{_STRIDES} (G14)",
+        _joined,
+        packed=False,
+        aligned=True,
+        memory=True,
+        channel="memory",
+        costly=True,
+    ),
+    _of_backward(
+        "view-joined-backward",
+        f"the gradients of a call with all inputs of as many rows {JOINED.about}",
+        "gradients written with the strides of the inputs' buffer (G14)",
+        _joined_back,
+        packed=False,
+        aligned=True,
+    ),
+    CallRule(
+        "view-expanded",
+        "every entry of a batch the first one, by a stride of 0",
+        "tails of tensors with a stride of 0 read elsewhere (M8), a first entry written",
+        _expanded,
+        packed=False,
+        memory=True,
+        channel="memory",
+        costly=True,
     ),
     CallRule(
         "view-wide",

@@ -112,6 +112,14 @@ def as_if_dense(x: Inputs, _: dict[Any, Any]) -> Outputs:
     )
 
 
+def tail_of_an_expanded_key(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    if x.k.stride(0) or x.B == 1:
+        return right(x)
+    k = x.k.clone()
+    k[:, -1] = k[:, 0]
+    return right(replace(x, k=k))
+
+
 def demands(alignment: int) -> Patch:
     def patch(x: Inputs, _: dict[Any, Any]) -> Outputs:
         if x.q.data_ptr() % alignment:
@@ -437,6 +445,9 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-misaligned": lambda: port(demands(16)),
     "view-sliced": lambda: port(as_if_dense),
     "view-swapped": lambda: port(as_if_dense),
+    "view-joined": lambda: port(as_if_dense),
+    "view-joined-backward": lambda: Derived(derived_from_dense_inputs),
+    "view-expanded": lambda: port(tail_of_an_expanded_key),
     "view-wide": lambda: port(int32_offsets),
     "cotangent-misaligned": lambda: Derived(derived_from_the_start),
     "cotangent-sliced": lambda: Derived(derived_from_dense),

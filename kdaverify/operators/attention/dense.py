@@ -115,12 +115,25 @@ class AttentionOperator(SoftmaxOperator):
         self, adapter: Any, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Any:
         """Rules about sequences read one list of offsets, and here there are two."""
+        if rule.offsets:
+            pack = self.within(adapter, self.pack(dtype).replace(seed=seed))
+            return pack if pack.packed and adapter.supports(pack) is None else None
         if rule.sequences and rule.packed:
             return None
         return super().call_problem(adapter, rule, dtype, seed=seed, turn=turn)
 
+    def other_offsets(self, problem: AttentionProblem) -> dict[str, Any] | None:
+        if not problem.packed:
+            return None
+        first, *rest = problem.pairs
+        q, k = zip(*rest, first, strict=True)
+        return {"q_lengths": q, "k_lengths": k}
+
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> AttentionProblem:
-        return AttentionProblem(dtype=dtype, seed=seed, B=2, causal=True, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+        fields = SIZES[rule.size]
+        if rule.aligned:
+            fields = {**fields, "s_q": fields["s_k"]}
+        return AttentionProblem(dtype=dtype, seed=seed, B=2, causal=True, **fields)  # pyright: ignore[reportArgumentType]
 
     def fewer(self, problem: AttentionProblem) -> Iterator[dict[str, Any]]:
         if problem.q_lengths is not None:

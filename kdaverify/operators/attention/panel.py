@@ -54,6 +54,17 @@ DENSE: Final[Fields] = {
         "causal": True,
         "scale": "model",
     },
+    "pack-model-width": {
+        "q_lengths": (1, 3),
+        "k_lengths": (5, 66),
+        "s_q": 4,
+        "s_k": 71,
+        "H": 3,
+        "d_k": 192,
+        "d_v": 128,
+        "causal": True,
+        "scale": "model",
+    },
     "pack-all-keys": {
         "q_lengths": (1, 4, 2),
         "k_lengths": (64, 0, 129),
