@@ -112,7 +112,10 @@ def _port(
 
 MLX_GDN: Final = _port("mlx-gdn", MLX, _mlx, state="vk", gradients=False)
 MLX_KDA: Final = _port("mlx-kda", MLX, _mlx, "channel", state="vk", gradients=False)
-# Its tests name the route of prompts past 32 tokens: chunks of 32.
+# Chunks of 32 in fp32, by its own tests: extension/llm/custom_ops/test_gated_delta.py of
+# pytorch/executorch names "CHUNK_SIZE (32 in the C++ kernel)" and a prefill that forms exp(-cumsum
+# of the log decay) within a chunk, tested at 1e-3 against the recurrence; decays too deep for that
+# take the recurrence.
 EXECUTORCH_GDN: Final = _port(
     "executorch-gdn",
     EXECUTORCH,

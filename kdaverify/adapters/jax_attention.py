@@ -28,14 +28,14 @@ NN_OPTIONS: Final = {"implementation": "xla", "return_residual": True}
 
 
 def _nn(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> tuple[Any, Any]:
-    """Jitted, as it is used: its thirty operations one by one are compiled in twice the time. Not
-    in fp16, which jax 0.10.2 cannot lower on a CPU: it tries a precision that is missing there, and
-    what it falls back to is out of reach in a jitted function.
+    """Jitted in fp32: its thirty operations one by one are compiled in twice the time. Not in 16
+    bits, which jax 0.10.2 does not lower for every shape on a CPU: it tries a precision that may be
+    missing there, and what it falls back to is out of reach in a jitted function.
     """
     import jax
 
     attend: Any = jax.nn.dot_product_attention
-    if q.dtype != "float16":
+    if q.dtype == "float32":
         attend = jax.jit(attend, static_argnames=("is_causal", *NN_OPTIONS))
     o, lse = attend(q, k, v, scale=softmax_scale, is_causal=causal, **NN_OPTIONS)
     return o, lse.swapaxes(1, 2)

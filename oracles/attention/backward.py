@@ -126,13 +126,14 @@ class AttentionBackward:
         # of no query there is nothing to keep apart
         packed_heads = self.design.heads == "packed" or not q.shape[1]
         dq, dk, dv = self._stored(
-            self.rows(rows, given) if packed_heads else self._heads(rows, given, q.shape[1])
+            self.rows(rows, given) if packed_heads else self._heads(rows, given, segment)
         )
         return dq.view(q.shape), dk, dv
 
-    def _heads(self, rows: PackedRows, given: Given, s_q: int) -> Gradients:
+    def _heads(self, rows: PackedRows, given: Given, segment: Segment) -> Gradients:
         """Head by head; each one's gradients are stored before they are summed."""
-        heads = [slice(at, at + s_q) for at in range(0, rows.q.shape[1], max(1, s_q))]
+        (H, s_q, _), h_kv = segment.q.shape, len(segment.k)
+        heads = [slice(g * s_q, (g + 1) * s_q) for g in range(H // h_kv)]
         found = [self._stored(self.rows(rows.some(one), given.rows(one))) for one in heads]
         dq, dk, dv = zip(*found, strict=True)
         return torch.cat(dq, 1), torch.stack(dk).sum(0), torch.stack(dv).sum(0)

@@ -164,6 +164,14 @@ def test_heads_may_be_stored_before_they_are_summed() -> None:
     assert max(_worst(reference, summed).values()) <= 1
 
 
+def test_heads_of_a_request_without_queries_have_gradients_of_zero() -> None:
+    given = segment(H=4, h_kv=2, s_q=0, empty=False)
+    backward = AttentionBackward(OnlineDesign(heads="alone"))
+    dq, dk, dv = backward(given, textbook(given), (textbook(given)[0], None), torch.float64)
+    assert dq.shape == given.q.shape and not dk.any() and not dv.any()
+    assert (dk.shape, dv.shape) == (given.k.shape, given.v.shape)
+
+
 def test_a_sum_over_heads_in_sixteen_bits_is_over_tolerance() -> None:
     given, do, reference = _grouped()
     found = _each_head(given, do)
