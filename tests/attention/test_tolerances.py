@@ -107,6 +107,31 @@ def test_lazy_rescaling_has_to_be_declared_and_is_then_within_tolerance() -> Non
     assert max(_worst(_reference(given, "online64-bf16[lazy:8]"), found).values()) <= 1
 
 
+def _peaked(seed: int) -> Segment:
+    return segment(
+        std=6.0, s_q=1, s_k=65, H=1, h_kv=1, seed=seed, dtype=torch.bfloat16, empty=False
+    )
+
+
+@pytest.mark.parametrize("row_sum", ["unrounded", "rounded"])
+@pytest.mark.parametrize("seed", [1, 14, 38, 51, 71])
+def test_the_largest_weight_is_rounded_where_the_maximum_lags(seed: int, row_sum: str) -> None:
+    given, contract = _peaked(seed), f"online64-bf16[lazy:8;row_sum:{row_sum}]"
+    lazy = OnlineDesign(row_sum=row_sum, rescale="lazy", lazy=8.0)  # pyright: ignore[reportArgumentType]
+    reference = _reference(given, contract)
+    for block in (16, 24, 48):
+        for direction in ("forward", "backward"):
+            design = replace(lazy, block=block, direction=direction)
+            found = _outputs([_run("online64-bf16", design).forward(given)])
+            assert max(_worst(reference, found).values()) <= 1
+
+
+def test_lagging_admits_no_narrower_weights() -> None:
+    given, lazy = _peaked(14), OnlineDesign(16, "backward", rescale="lazy", lazy=8.0)
+    found = _outputs([_run("online64-bf16[P:e4m3]", lazy).forward(given)])
+    assert max(_worst(_reference(given, "online64-bf16[lazy:8]"), found).values()) > 1
+
+
 @pytest.mark.parametrize("shift", [0.0, 30.0])
 def test_gradients_are_measured_against_the_products_of_ds(shift: float) -> None:
     given = segment(s_k=128, d_v=32, dtype=torch.bfloat16, empty=False)

@@ -119,7 +119,8 @@ def _output_terms(
     """Of o and lse, laid out as they are."""
     scores = layout([(one.values, one.scores) for one in found])
     weights = layout([(one.values, one.weights) for one in found])
-    terms = {"o": output_terms(scores["o"], contract)}
+    largest = layout([(one.largest, one.weights) for one in found])
+    terms = {"o": output_terms(scores["o"], largest["o"], contract)}
     if "lse" not in exact:
         return terms
     lse = exact["lse"].high.nan_to_num(neginf=0.0)

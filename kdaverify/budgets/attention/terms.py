@@ -33,11 +33,13 @@ class ForwardTerms:
         values: [H, s_q, d_v] sum_j P_ij |V_j|.
         scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|.
         weights: [H, s_q] root of sum_j P_ij^2: what independent roundings of P make of their sum.
+        largest: [H, s_q, d_v] P_ij |V_j| of the key with the largest P.
     """
 
     values: Tensor
     scores: Tensor
     weights: Tensor
+    largest: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,21 @@ def forward_terms(segment: Segment) -> ForwardTerms:
     """Of one segment."""
     P, v = probabilities(segment), segment.v.double()
     rows = segment.q.shape[:2]
-    values = P @ v.masked_fill(~torch.isfinite(v), 0.0).abs()
+    sizes = v.masked_fill(~torch.isfinite(v), 0.0).abs()
     return ForwardTerms(
-        values.view(*rows, v.shape[-1]),
+        (P @ sizes).view(*rows, v.shape[-1]),
         _score_terms(segment, P),
         P.square().sum(-1).sqrt().view(rows),
+        _largest_term(P, sizes).view(*rows, v.shape[-1]),
     )
+
+
+def _largest_term(P: Tensor, sizes: Tensor) -> Tensor:
+    """[h_kv, R, d_v] P |V| of every row's heaviest key; 0 where there is no key."""
+    if not P.shape[-1]:
+        return P.new_zeros(*P.shape[:2], sizes.shape[-1])
+    weight, at = P.max(-1, keepdim=True)
+    return weight * sizes.gather(1, at.expand(-1, -1, sizes.shape[-1]))
 
 
 def _score_terms(segment: Segment, P: Tensor) -> Tensor:

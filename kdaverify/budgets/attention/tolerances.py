@@ -46,10 +46,21 @@ class OutputTerms:
     undefined: Tensor | None = None
 
 
-def output_terms(values: Tensor, contract: AttentionContract) -> OutputTerms:
-    """Those of o."""
+def output_terms(values: Tensor, largest: Tensor, contract: AttentionContract) -> OutputTerms:
+    """Those of o.
+
+    Math: floor = 2 u sum_j P_ij |V_j|, u the accumulator's unit, and u_P P_im |V_m|, m the key of
+    the largest P, where the maximum may lag: that P is 1 and stored exactly where it does not, else
+    rounded as all others are, by how much depends on where blocks begin.
+
+    Args:
+        values, largest: as in `ForwardTerms`.
+    """
     relative = OUTPUT_ROUNDINGS * contract.accumulate.unit
-    return OutputTerms(None, relative * values, relative)
+    floor = relative * values
+    if contract.lazy:
+        floor = floor + contract.storage("P").unit * largest
+    return OutputTerms(None, floor, relative)
 
 
 def lse_terms(
@@ -68,9 +79,13 @@ def lse_terms(
     u = max(contract.accumulate.unit, contract.storage("lse").unit)
     size = lse.abs() + scores + 1.0
     floor = SCORE_ROUNDINGS * u * scores + LSE_ULPS * 2 * u * (lse.abs() + 1.0)
+    relative = SCORE_ROUNDINGS * u
     if contract.lazy and contract.row_sum != "unrounded":
-        floor = floor + contract.storage("P").unit * weights
-    return OutputTerms(size, floor, SCORE_ROUNDINGS * u)
+        lagging = contract.storage("P").unit * weights
+        floor = floor + lagging
+        # no median of errors is above that of their bounds
+        relative += float((lagging / size).median()) if size.numel() else 0.0
+    return OutputTerms(size, floor, relative)
 
 
 def sum_terms(size: Tensor, underflow: Tensor, contract: AttentionContract) -> OutputTerms:
