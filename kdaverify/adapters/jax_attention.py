@@ -263,13 +263,17 @@ PALLAS_FLASH: Final = _adapter(
     "attention",
     _flash,
     "pallas-flash",
-    contract=contracts("online128-{0}"),
+    contract=contracts("math-{0}"),
     lse="none",
     causal_alignment="top_left",
     value_width="same",
     supports=some_keys,
     **ON_TPU,
 )
+"""Of a single block of keys, up to 128, its `_flash_attention_kernel_single_batch_single_step` is
+another kernel than that of more: P is divided by its row sum before it is rounded to the format of
+V. Both are held to that contract; the online one is within it.
+"""
 PALLAS_SPLASH: Final = _adapter(
     "attention",
     _splash,
