@@ -130,9 +130,15 @@ class FunctionOperator(CallOperator):
         del name, call, takes
         return value
 
-    @abc.abstractmethod
     def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
-        """Why a function cannot take a problem; None if it can."""
+        """Why a function cannot take a problem; None if it can: by default the first field that
+        the nearest problem which it takes has otherwise.
+        """
+        inside = self.fit(problem, takes)
+        for name in type(problem).model_fields:
+            if getattr(inside, name) != (wanted := getattr(problem, name)):
+                return f"it does not take {name}={wanted!r}"
+        return None
 
     @abc.abstractmethod
     def fit(self, problem: Any, takes: FunctionTakes) -> Any:

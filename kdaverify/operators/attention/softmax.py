@@ -72,17 +72,6 @@ class TolerancesOperator(BoundedOperator):
             return contract.storage(output)
         return FORMATS["fp32"] if output == "lse" else io
 
-    def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
-        inside = self.fit(problem, takes)
-        changed = [
-            name
-            for name in type(problem).model_fields
-            if getattr(inside, name) != getattr(problem, name)
-        ]
-        if not changed:
-            return None
-        return f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
-
 
 class SoftmaxOperator(TolerancesOperator):
     """Attention over requests, each with queries and keys."""

@@ -82,19 +82,6 @@ class GatedNormOperator(BoundedOperator):
         flat = _flat(call.x, call.rank).shape
         return value.view_as(call.x) if name == "y" and value.shape == flat else value
 
-    def refuses(self, problem: GatedNormProblem, takes: FunctionTakes) -> str | None:
-        inside = self.fit(problem, takes)
-        changed = [
-            name
-            for name in type(problem).model_fields
-            if getattr(inside, name) != getattr(problem, name)
-        ]
-        return (
-            None
-            if not changed
-            else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
-        )
-
     def fit(self, problem: GatedNormProblem, takes: FunctionTakes) -> GatedNormProblem:
         fixed = {name: takes.fixed(name, getattr(problem, name)) for name in self.keywords}
         return problem.replace(**fixed, V=takes.width(problem.V))

@@ -109,19 +109,6 @@ class ShortConvOperator(BoundedOperator):
             return torch.nn.functional.pad(value, (1, 0))
         return value
 
-    def refuses(self, problem: ShortConvProblem, takes: FunctionTakes) -> str | None:
-        inside = self.fit(problem, takes)
-        changed = [
-            name
-            for name in type(problem).model_fields
-            if getattr(inside, name) != getattr(problem, name)
-        ]
-        return (
-            None
-            if not changed
-            else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
-        )
-
     def fit(self, problem: ShortConvProblem, takes: FunctionTakes) -> ShortConvProblem:
         return problem.replace(
             lengths=problem.lengths if takes.words["packing"] == "cu_seqlens" else None,
