@@ -109,7 +109,7 @@ WRONG: dict[str, Sum] = {
     "one head of a group": lambda x: _groups(x)[:, :, :, 0],
     "the last head of a group missing": lambda x: _groups(x)[:, :, :, :-1].sum(3),
     "a head counted twice": _first_twice,
-    "the group of tiled heads": lambda x: x.unflatten(2, (HV // H, H)).sum(2),
+    "the group of tiled heads": lambda x: torch.stack(x.split(H, 2)).sum(0),
     "heads averaged": lambda x: _groups(x).mean(3),
 }
 
