@@ -32,6 +32,7 @@ from kdaverify.cli.problem import problem
 from kdaverify.cli.replay import replay
 from kdaverify.cli.report import report
 from kdaverify.cli.score import score
+from kdaverify.cli.splits import splits
 from kdaverify.cli.survey import survey
 from kdaverify.cli.verify import verify
 
@@ -87,6 +88,7 @@ app.add_typer(contracts, name="contracts", rich_help_panel=EXACT)
 app.command(rich_help_panel=EXACT)(oracle)
 app.command(rich_help_panel=EXACT)(problem)
 app.command(rich_help_panel=HARNESS)(mailboxes)
+app.command(rich_help_panel=HARNESS)(splits)
 app.command("kill-matrix", rich_help_panel=HARNESS)(kill_matrix)
 
 

@@ -28,9 +28,9 @@ def front_svg(study: Study) -> str:
             ABOVE + BELOW
         )
 
-    dots = [_dot(x(study.moved(t) / KIB), y(t.share), "#999", 2.5) for t in trials]
+    dots = [dot(x(study.moved(t) / KIB), y(t.share), "#999", 2.5) for t in trials]
     own = (
-        [_dot(x(study.moved(study.own) / KIB), y(study.own.share), "#c33", 5)]
+        [dot(x(study.moved(study.own) / KIB), y(study.own.share), "#c33", 5)]
         if math.isfinite(study.own.share)
         else []
     )
@@ -40,10 +40,10 @@ def front_svg(study: Study) -> str:
         " (red: as designed)"
     )
     ticks = [
-        _text(x(most * i / 4), HEIGHT - MARGIN + 18, f"{most * i / 4:.0f} KiB") for i in range(5)
+        text(x(most * i / 4), HEIGHT - MARGIN + 18, f"{most * i / 4:.0f} KiB") for i in range(5)
     ]
     shares = [
-        _text(MARGIN - 26, y(study.limit * 10.0**i) + 4, f"{study.limit * 10.0**i:g}")
+        text(MARGIN - 26, y(study.limit * 10.0**i) + 4, f"{study.limit * 10.0**i:g}")
         for i in (-1, 0, 1, 2)
     ]
     limit = y(study.limit)
@@ -51,16 +51,23 @@ def front_svg(study: Study) -> str:
         f'<path d="M{MARGIN} {limit:.1f}H{WIDTH - MARGIN}" stroke="#c33" stroke-dasharray="6 4"/>'
     )
     front = f'<polyline points="{line}" fill="none" stroke="#06c" stroke-width="2"/>'
-    body = "\n".join([_text(WIDTH / 2, 24, title), dashed, *dots, *own, front, *ticks, *shares])
+    body = "\n".join([text(WIDTH / 2, 24, title), dashed, *dots, *own, front, *ticks, *shares])
+    return svg(body)
+
+
+def svg(body: str) -> str:
+    """The picture around some elements."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
         f' font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
     )
 
 
-def _dot(x: float, y: float, colour: str, radius: float) -> str:
+def dot(x: float, y: float, colour: str, radius: float) -> str:
+    """A filled circle."""
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>'
 
 
-def _text(x: float, y: float, words: str) -> str:
+def text(x: float, y: float, words: str) -> str:
+    """Words about a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{words}</text>'

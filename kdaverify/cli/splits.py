@@ -1,0 +1,126 @@
+"""`kdaverify splits`: what cutting the keys of a decode into splits costs, in bytes and in bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from kdaverify.cli.complaint import Complaint
+
+if TYPE_CHECKING:
+    from kdaverify.operators.attention.splits.plan import SplitPlan
+    from kdaverify.operators.attention.splits.study import Alone, SplitStudy, SplitTrial
+
+
+def splits(
+    lengths: Annotated[
+        str, typer.Option(help="cached tokens of every request, such as 8192,1,300")
+    ],
+    sms: Annotated[
+        int, typer.Option(min=1, help="streaming multiprocessors; 132 on an H100 SXM")
+    ] = 132,
+    heads: Annotated[int, typer.Option(min=1, help="query heads")] = 128,
+    queries: Annotated[int, typer.Option(min=1, help="query tokens a request")] = 1,
+    contract: Annotated[
+        str, typer.Option(help="whose tolerance, and whose other formats")
+    ] = "online64-bf16",
+    regimes: Annotated[
+        str | None,
+        typer.Option(help="of normal,flat,peaked,first,last,edges,rising,high; default: all"),
+    ] = None,
+    keys: Annotated[
+        int, typer.Option(min=1, help="of the request that errors are measured on")
+    ] = 1024,
+    seed: Annotated[int, typer.Option(min=0, help="of every problem")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write what was found to this file")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw errors against splits into this .svg file")
+    ] = None,
+) -> int:
+    """Study split-KV decode: schedule of a batch, bytes of partials, and errors of emulated kernels
+    by number of splits, format of partials and order of the merge.
+
+    The schedule is FlashMLA's on Hopper. Requests that are cut otherwise when they are alone are
+    computed both ways, and their bits compared. Errors are over the tolerance of the contract.
+
+    Example: kdaverify splits --lengths 8192,1,300
+
+    Exit codes: 0 the contract admits some format of partials, 1 it admits none, 2 usage error.
+    """
+    from kdaverify.operators.attention.splits.study import batch_invariance
+    from kdaverify.report.splits import admitted, as_data
+
+    plan, study = _plan(lengths, sms, heads, queries), _study(contract, regimes, keys, seed)
+    progress, changed = Console(stderr=True), len(plan.cut_otherwise())
+    alone = batch_invariance(plan, study.contract, study.seed)
+    apart = [*track(alone, "requests", changed, console=progress, transient=True)]
+    trials = [*track(study.run(), "splits", study.steps, console=progress, transient=True)]
+    _print(plan, study, trials, apart)
+    if json_file is not None:
+        json_file.write_text(json.dumps(as_data(plan, study, trials, apart), indent=2) + "\n")
+    if plot is not None:
+        from kdaverify.report.splits_plot import splits_svg
+
+        plot.write_text(splits_svg(trials, study.contract.name))
+    return 0 if admitted(trials) else 1
+
+
+def _plan(lengths: str, sms: int, heads: int, queries: int) -> SplitPlan:
+    from kdaverify.operators.attention.splits.plan import Heads, SplitPlan
+
+    words = lengths.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise Complaint(f"--lengths: wanted numbers such as 8192,1,300, got {lengths!r}")
+    return SplitPlan(tuple(map(int, words)), sms, Heads(s_q=queries, H=heads))
+
+
+def _study(contract: str, regimes: str | None, keys: int, seed: int) -> SplitStudy:
+    from typing import get_args
+
+    from kdaverify.budgets.attention.contract import attention_contract
+    from kdaverify.operators.attention.problem import Dtype
+    from kdaverify.operators.attention.splits.study import REGIMES, SplitStudy
+
+    names = REGIMES if regimes is None else tuple(regimes.split(","))
+    if strange := [name for name in names if name not in REGIMES]:
+        raise Complaint(
+            f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(REGIMES)}"
+        )
+    try:
+        declared = attention_contract(contract)
+    except ValueError as error:
+        raise Complaint(f"--contract: {error}") from None
+    if (io := declared.storage("o").name) not in get_args(Dtype):
+        raise Complaint(f"--contract: wanted one of {', '.join(get_args(Dtype))}, got {io}")
+    return SplitStudy(declared, names, keys, seed)
+
+
+def _print(
+    plan: SplitPlan, study: SplitStudy, trials: list[SplitTrial], apart: list[Alone]
+) -> None:
+    from kdaverify.report.mailboxes import show
+    from kdaverify.report.splits import (
+        answers,
+        partials_table,
+        plan_line,
+        requests_table,
+        shares_table,
+    )
+
+    several = [trial for trial in trials if trial.splits > 1]
+    show(
+        Console(),
+        plan_line(plan, study.contract.storage("o").name),
+        requests_table(plan, apart),
+        shares_table(trials, "splits", "number of splits"),
+        shares_table(several, "regime", "regime"),
+        partials_table(plan, study, several),
+        *answers(study, several),
+    )

@@ -1,0 +1,69 @@
+"""The schedule's costs; trials of splits; the same request in a batch and alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from kdaverify.budgets.attention.contract import attention_contract
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.operators.attention.splits.plan import Heads, PartialFormat, SplitPlan
+from kdaverify.operators.attention.splits.study import (
+    ERROR_HEADS,
+    PARTIALS,
+    REGIMES,
+    SplitJudge,
+    SplitStudy,
+    batch_invariance,
+    request,
+)
+
+PLAN = SplitPlan((640, 1, 0, 70), 8, Heads(H=128))
+CONTRACT = attention_contract("online64-bf16")
+FP32 = PARTIALS[0]
+
+
+def test_splits_of_a_request_cover_its_keys_once() -> None:
+    for keys, spans in zip(PLAN.lengths, PLAN.spans, strict=True):
+        assert [at for span in spans for at in range(*span)] == [*range(keys)]
+
+
+def test_only_requests_that_are_split_have_partials() -> None:
+    assert SplitPlan((64, 64), 1).partial_bytes(FP32) == 0
+    split = sum(len(spans) for spans in PLAN.spans if len(spans) > 1)
+    assert split > 1
+    assert PLAN.partial_bytes(FP32) == 2 * split * 128 * (512 * 4 + 4)
+    narrow = PartialFormat(FORMATS["bf16"], FORMATS["fp32"])
+    assert PLAN.partial_bytes(narrow) == 2 * split * 128 * (512 * 2 + 4)
+
+
+def test_balance_is_1_where_every_part_has_the_same_work() -> None:
+    assert SplitPlan((640, 640), 4, Heads(H=128)).balance == 1
+    assert PLAN.balance < 1
+
+
+def test_a_request_that_is_cut_otherwise_alone_differs_in_bits_and_no_other_is_named() -> None:
+    found = {one.request: one for one in batch_invariance(PLAN, CONTRACT)}
+    assert {*found} == {*PLAN.cut_otherwise()}
+    assert 0 in found
+    assert 0 < found[0].changed < 1
+    assert found[0].largest < 2.0**-4
+    assert [*batch_invariance(SplitPlan((640,), 8), CONTRACT)] == []
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_kernels_of_the_contract_are_within_tolerance_whatever_the_merge(regime: str) -> None:
+    study = SplitStudy(CONTRACT, (regime,), keys=300, seed=5)
+    assert study.steps == len(study.ways)
+    conforming = [trial for trial in study.run() if trial.partial == "fp32"]
+    assert max(trial.share for trial in conforming) <= 1
+
+
+def test_a_partial_that_overflows_is_over_every_tolerance() -> None:
+    segment = request(CONTRACT, "normal", 128, replace(ERROR_HEADS, H=2, d_v=16), 1)
+    large = replace(segment, v=segment.v * 2.0**20)
+    judge, fp16 = SplitJudge("normal", large, CONTRACT), PartialFormat(FORMATS["fp16"], FP32.lse)
+    assert judge.trial(2, "at once", FP32).share <= 1
+    assert math.isinf(judge.trial(2, "at once", fp16).share)
