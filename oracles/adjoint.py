@@ -108,7 +108,8 @@ def _shared(
     """Those of keys that value heads share, and of gates that channels share, summed over them."""
     dq, dk, dv, dg, dbeta = found
     dq, dk = (
-        arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk))
+        arithmetic.store(name, over_key_heads(inputs, x, arithmetic))
+        for name, x in (("dq", dq), ("dk", dk))
     )
     return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 

@@ -23,6 +23,10 @@ def _sum(products: Tensor) -> Tensor:
     return products.sum(-1)
 
 
+def _over_heads(per_value_head: Tensor) -> Tensor:
+    return per_value_head.sum(3)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """One pipeline, many roundings: the algebra is written once and tests this for every inexact
@@ -37,6 +41,7 @@ class Arithmetic:
         total: sum over the last axis of an elementwise product of two stored tensors.
         row_sum: sum over the last axis of an elementwise product that never leaves the unit that
             makes it.
+        over_heads: sum over the value heads of a key head, of dq or dk [B, T, H, HV / H, ...].
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
     """
 
@@ -46,6 +51,7 @@ class Arithmetic:
     total: Callable[[Tensor], Tensor] = _sum
     sub_block: int = SUB_BLOCK
     row_sum: Callable[[Tensor], Tensor] = _sum
+    over_heads: Callable[[Tensor], Tensor] = _over_heads
 
 
 NATIVE = Arithmetic()

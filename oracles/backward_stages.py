@@ -143,7 +143,7 @@ def run_backward_stages(
     }
     summed = {name: of_heads for name, of_heads in _SUMMED.items() if name in written}
     everything |= {
-        name: arithmetic.store(name, over_key_heads(inputs, everything[of_heads]))
+        name: arithmetic.store(name, over_key_heads(inputs, everything[of_heads], arithmetic))
         for name, of_heads in summed.items()
     }
     return {name: everything[name] for name in written}

@@ -334,7 +334,8 @@ def chunk_backward(
         inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True
     )
     dq, dk = (
-        arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk))
+        arithmetic.store(name, over_key_heads(inputs, x, arithmetic))
+        for name, x in (("dq", dq), ("dk", dk))
     )
     # Kernels that leave dk in parts sum each of them over the value heads of a key head, and then
     # the parts.

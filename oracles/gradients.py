@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.enclosure import Enclosure
 from oracles.inputs import InputError, Inputs
 from oracles.scan import Tensors, Tokens, scan
@@ -164,9 +165,12 @@ def zero_gradients(inputs: Inputs, d_initial_state: Tensor) -> Gradients[Tensor]
     return Gradients(dq, dk, dv, dg, dbeta, d_initial_state)
 
 
-def over_key_heads(inputs: Inputs, per_value_head: Tensor) -> Tensor:
+def over_key_heads(
+    inputs: Inputs, per_value_head: Tensor, arithmetic: Arithmetic = NATIVE
+) -> Tensor:
     """[B, T, HV, ...] summed over the value heads of each key head: [B, T, H, ...]."""
-    return per_value_head.unflatten(2, (inputs.H, inputs.HV // inputs.H)).sum(3)
+    groups = per_value_head.unflatten(2, (inputs.H, inputs.HV // inputs.H))
+    return arithmetic.over_heads(groups)
 
 
 def over_channels(inputs: Inputs, per_channel: Tensor) -> Tensor:

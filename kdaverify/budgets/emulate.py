@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import accumulate
 from typing import Literal
 
@@ -30,6 +31,7 @@ from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.inputs import Inputs
 
+HeadSums = Literal["packed", "alone", "in turn", "last first"]
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
 LOG2_E = 1.4426950408889634
 OF_VALUE_HEADS = {"dq_head": "dq", "dk_head": "dk"}
@@ -44,7 +46,8 @@ class Emulator:
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
     carried one as it is returned.
     `heads`: of the backward, whether the dq and dk of the value heads of a key head are summed in
-    the accumulator (packed), or each is stored as it is returned before they are summed (alone).
+    the accumulator (packed), or each is stored as it is returned before they are summed (alone), or
+    every partial sum is stored likewise (in turn, and from the last head on).
     """
 
     name: str
@@ -58,7 +61,7 @@ class Emulator:
     softplus: bool = False
     flushes: bool = False
     wide_state: bool = False
-    heads: Literal["packed", "alone"] = "packed"
+    heads: HeadSums = "packed"
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel
@@ -99,15 +102,23 @@ class Emulator:
             lambda x: self.exp(x.to(self.contract.work)),
             self.total,
             self.contract.sub_block,
+            over_heads=self._over_heads,
         )
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
         if self.wide_state and name == "S":
             return tensor
-        if self.heads == "alone" and name in OF_VALUE_HEADS:
+        if self.heads != "packed" and name in OF_VALUE_HEADS:
             return self.returned(OF_VALUE_HEADS[name], tensor)
         return self.contract.stored(name, tensor, self.io)
+
+    def _over_heads(self, per_value_head: Tensor) -> Tensor:
+        """dq or dk [B, T, H, HV / H, ...] summed over the value heads of a key head."""
+        if self.heads in {"packed", "alone"}:
+            return NATIVE.over_heads(per_value_head)
+        in_order = per_value_head.unbind(3)[:: 1 if self.heads == "in turn" else -1]
+        return reduce(lambda a, b: self.returned("dq", a + b), in_order)
 
 
 def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
