@@ -104,8 +104,12 @@ def as_declared(members: tuple[Emulator, ...]) -> tuple[Emulator, ...]:
         members = tuple(member for member in members if not member.flushes)
     if flush == "always":
         members = tuple(member if member.flushes else flushed(member) for member in members)
-    once = {replace(member, name=""): member for member in reversed(members)}
-    return tuple(_summing_as_declared(member) for member in reversed(once.values()))
+    # The first stays first, which is the baseline kernel: of chunks of 16 in fp32, a later one is
+    # the same.
+    once = dict[Emulator, Emulator]()
+    for member in members:
+        once.setdefault(replace(member, name=""), member)
+    return tuple(_summing_as_declared(member) for member in once.values())
 
 
 def _summing_as_declared(member: Emulator) -> Emulator:

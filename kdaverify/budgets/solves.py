@@ -38,7 +38,9 @@ def by_columns(A: Tensor, dot: Dot) -> Tensor:
     """
     R = identity(A).clone()
     for j in range(R.shape[-1] - 1):
-        R[..., j + 1 :, : j + 1] -= dot(A[..., j + 1 :, j : j + 1], R[..., j : j + 1, : j + 1])
+        # Autograd keeps the row, which must not change with R.
+        row = R[..., j : j + 1, : j + 1].clone()
+        R[..., j + 1 :, : j + 1] -= dot(A[..., j + 1 :, j : j + 1], row)
     return R
 
 
