@@ -34,8 +34,6 @@ from oracles.inputs import Inputs
 HeadSums = Literal["packed", "alone", "in turn", "last first"]
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
 LOG2_E = 1.4426950408889634
-OF_VALUE_HEADS = {"dq_head": "dq", "dk_head": "dk"}
-"""Gradients of single value heads, and what they are summed to."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +107,18 @@ class Emulator:
         """`tensor` in the format that the contract stores it in."""
         if self.wide_state and name == "S":
             return tensor
-        if self.heads != "packed" and name in OF_VALUE_HEADS:
-            return self.returned(OF_VALUE_HEADS[name], tensor)
         return self.contract.stored(name, tensor, self.io)
 
     def _over_heads(self, per_value_head: Tensor) -> Tensor:
         """dq or dk [B, T, H, HV / H, ...] summed over the value heads of a key head."""
-        if self.heads in {"packed", "alone"}:
+        if self.heads == "packed":
             return NATIVE.over_heads(per_value_head)
-        in_order = per_value_head.unbind(3)[:: 1 if self.heads == "in turn" else -1]
+        # Kernels of one gate leave dk in parts, [..., K, 2].
+        whole = per_value_head.sum(-1) if per_value_head.ndim > 5 else per_value_head
+        of_heads = self.returned("dq", whole)
+        if self.heads == "alone":
+            return NATIVE.over_heads(of_heads)
+        in_order = of_heads.unbind(3)[:: 1 if self.heads == "in turn" else -1]
         return reduce(lambda a, b: self.returned("dq", a + b), in_order)
 
 
