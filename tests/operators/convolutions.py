@@ -7,6 +7,7 @@ and one with each planted fault.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -72,6 +73,23 @@ class Stopped(torch.autograd.Function):
         return dy * torch.sigmoid(z)
 
 
+@dataclass(frozen=True)
+class BiasOfTwo(Parts):
+    """The gradient of the bias is summed over the first two entries of a batch."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Any:
+        state, cu, act = options
+
+        def of(entries: slice, b: Tensor | None) -> Any:
+            part = None if state is None else state[entries]
+            return Parts.__call__(self, x[entries], weight, b, part, cu, act)
+
+        if bias is None or len(x) <= 2:
+            return of(slice(None), bias)
+        halves = of(slice(2), bias), of(slice(2, None), bias.detach())
+        return tuple(torch.cat(both) for both in zip(*halves, strict=True))
+
+
 FAULTS: Final[Mapping[str, Parts]] = {
     **{fault.id: fault.patch(PLAIN) for fault in short_conv.FAULTS},
     "sums in bf16": RIGHT.replaced(take=narrow_sums),
@@ -83,6 +101,7 @@ FAULTS: Final[Mapping[str, Parts]] = {
         act=lambda z, name: z / (1 + torch.exp(-z)) if name else z
     ),
     "tail of D": RIGHT.replaced(act=unmasked_tail),
+    "bias of two entries": BiasOfTwo(**vars(RIGHT)),
     "taps reversed": RIGHT.replaced(take=lambda s, w, b: summed(s, w.flip(1), b)),
     "slope without z s (1 - s)": RIGHT.replaced(
         act=lambda z, name: Stopped.apply(z) if name else z

@@ -28,6 +28,40 @@ from kdaverify.faults.gated_norm import (
 
 PLAIN: Final = Setting(1.0, torch.Generator())
 
+
+class OfRows(torch.autograd.Function):
+    """The weight of every row, whose gradient sums full tiles of 16 rows alone from the second
+    block of 256 on.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, rows: tuple[int, ...]) -> Tensor:
+        del ctx
+        return w.expand(*rows, len(w)).clone()
+
+    @staticmethod
+    def backward(ctx: Any, dw: Tensor) -> tuple[Tensor, None]:
+        del ctx
+        rows = dw.flatten(0, -2)
+        whole = len(rows) if len(rows) <= 256 else len(rows) // 16 * 16
+        return rows[:whole].sum(0), None
+
+
+class Recovered(torch.autograd.Function):
+    """n w, whose backward finds n again as y / w."""
+
+    @staticmethod
+    def forward(ctx: Any, n: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(n * w, w)
+        return n * w
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        y, w = ctx.saved_tensors
+        n = y / w.abs().clamp(min=1e-6) * w.sign()
+        return dy * w, (dy * n).flatten(0, -2).sum(0)
+
+
 FAULTS: Final[Mapping[str, Norm]] = {
     **{fault.id: fault.patch(PLAIN) for fault in gated_norm.FAULTS},
     "x / max(|x|, eps)": lambda x, z, w, eps, name: (
@@ -48,6 +82,17 @@ FAULTS: Final[Mapping[str, Norm]] = {
     "a root of 16 bits": lambda x, z, w, eps, name: (
         x * (root(x, eps) * (1 + 2.0**-17)) * w * act(z, name)
     ),
+    "last tile of rows not in dweight": lambda x, z, w, eps, name: (
+        x * root(x, eps) * OfRows.apply(w, x.shape[:-1]) * act(z, name)
+    ),
+    "normalised rows from y / w": lambda x, z, w, eps, name: (
+        Recovered.apply(x * root(x, eps), w) * act(z, name)
+    ),
+    "sigmoid of at least -60": lambda x, z, w, eps, name: right(
+        x, z.clamp(min=-60) if name == "sigmoid" else z, w, eps, name
+    ),
+    "eps at least 1e-6": lambda x, z, w, eps, name: right(x, z, w, max(eps, 1e-6), name),
+    "eps at most 1e-5": lambda x, z, w, eps, name: right(x, z, w, min(eps, 1e-5), name),
     "weight w - 1": lambda x, z, w, eps, name: right(x, z, 1 + w, eps, name),
     "gate in bf16": lambda x, z, w, eps, name: (
         right(x, z, w, eps, name) / act(z, name) * act(z.bfloat16(), name).float()

@@ -20,13 +20,17 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "sigmoid": {"B": 2, "T": 9, "H": 2, "V": 64, "activation": "sigmoid"},
     "sigmoid-deep": {"T": 12, "V": 60, "activation": "sigmoid", "value": "deep"},
     "other-eps": {"T": 9, "V": 32, "eps": 1e-5, "value": "small"},
+    "small-eps": {"T": 9, "V": 32, "eps": 1e-8, "value": "small"},
+    "large-eps": {"T": 9, "V": 32, "eps": 1e-3, "value": "small"},
+    "past-blocks-of-rows": {"B": 3, "T": 101, "V": 24},
     **{
         f"{value}-values": {"B": 2, "T": 11, "H": 2, "V": 40, "value": value}
         for value in REGIMES
         if value != "normal"
     },
 }
-"""By name: widths around tiles, ranks, both activations, both usual eps, every regime."""
+"""By name: widths around tiles, ranks, both activations, usual eps and others, every regime, and more
+rows than a block of the weight's gradient sums."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "many-rows": {"T": 4099, "V": 64},
     "very-wide": {"T": 5, "V": 4097},

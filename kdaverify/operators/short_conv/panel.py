@@ -17,6 +17,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "one-token": {"B": 2, "T": 1, "D": 17, **STATEFUL},
     "shorter-than-history": {"B": 2, "T": 2, "D": 8, **STATEFUL},
     "history": {"B": 2, "T": 3, "D": 8, **STATEFUL},
+    "batch": {"B": 5, "T": 7, "D": 6, **STATEFUL},
     "window": {"T": 4, "D": 8, "state": "random"},
     "tile-less-one": {"B": 2, "T": 63, "D": 3, "bias": True},
     "tile": {"T": 64, "D": 64},
