@@ -149,13 +149,27 @@ def experiment(case: PropertyCase, adapter: Adapter, *, until: float) -> Experim
     while any(left) and time.monotonic() < until:
         number = min((n for n, own in enumerate(left) if own), key=lambda n: _turn(results[n]))
         results[number].append(_run(trial, case, left[number].pop(0)))
-    contrasts = map(_contrast, axes, [case.problem] * len(axes), results)
+    contrasts = [
+        _contrast(axis, case.problem, own, ruled=not (trial.varies and _of_values(axis, case)))
+        for axis, own in zip(axes, results, strict=True)
+    ]
     found = sorted((one for one in contrasts if one.passes), key=lambda one: not one.rule)
     # Two axes may be one sentence: T and W are, where sequences are shorter than W.
     once = {one.rule or str(number): one for number, one in reversed([*enumerate(found)])}
     return Experiment(
         case, trial.outputs, trial.varies, tuple(one for one in found if one in once.values())
     )
+
+
+def _of_values(axis: ContrastAxis, case: PropertyCase) -> bool:
+    """Whether an axis changes nothing but regimes of values.
+
+    They decide how visible a race is, not whether there is one: of one it was said that results
+    differ only where keys are random, and only where gates are zero. Of a race they are levels,
+    without a rule.
+    """
+    telling = operator_of(case.problem).telling
+    return all(name in telling for change in axis.levels for name in change)
 
 
 def _turn(own: Sequence[Run]) -> tuple[int, int]:
@@ -225,14 +239,14 @@ def _outcomes(case: PropertyCase, adapter: Adapter) -> dict[str, Outcome]:
     return {outcome.output: outcome for outcome in found}
 
 
-def _contrast(axis: ContrastAxis, base: Any, own: Sequence[Run]) -> Contrast:
+def _contrast(axis: ContrastAxis, base: Any, own: Sequence[Run], *, ruled: bool) -> Contrast:
     """The first sentence that is true of exactly those that fail, and the levels."""
     decided = [run for run in own if run.fails is not None]
     changed = {name: getattr(base, name) for run in decided for name in run.change}
     every = [Run(changed, base, fails=True), *decided]
     truths = [_sentences(run.problem, axis.about) for run in every]
     wanted = [run.fails for run in every]
-    enough = len(decided) >= min(ENOUGH, len(axis.levels))
+    enough = ruled and len(decided) >= min(ENOUGH, len(axis.levels))
     exact = (said for said in truths[0] if [one.get(said, False) for one in truths] == wanted)
     rule = next(exact, "") if enough else ""
     fails, passes = (
