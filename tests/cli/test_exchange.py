@@ -188,7 +188,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     done = python(folder, "-c", START, "export", "cases", *DECLARED)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 cases, 9 calls" in done.stdout, done.stdout
+    assert "8 cases, 10 calls" in done.stdout, done.stdout
     assert python(folder, "cases/run.py", "port.py:port").returncode == 0
     return folder
 
@@ -198,16 +198,16 @@ def keep(outputs: Path) -> None:
 
 
 def remove(outputs: Path) -> None:
-    (outputs / "00004-0.safetensors").unlink()
+    (outputs / "00005-0.safetensors").unlink()
 
 
 def cut(outputs: Path) -> None:
-    path = outputs / "00004-0.safetensors"
+    path = outputs / "00005-0.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
 
 
 def add(outputs: Path) -> None:
-    shutil.copy(outputs / "00004-0.safetensors", outputs / "00099-0.safetensors")
+    shutil.copy(outputs / "00005-0.safetensors", outputs / "00099-0.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -217,13 +217,13 @@ def add(outputs: Path) -> None:
         (
             remove,
             3,
-            "1 case without outputs: outputs/00004-0.safetensors: is not there; run run.py",
+            "1 case without outputs: outputs/00005-0.safetensors: is not there; run run.py",
         ),
         (
             cut,
             1,
             (
-                "outputs/00004-0.safetensors: wanted a safetensors file, got one that is cut off or"
+                "outputs/00005-0.safetensors: wanted a safetensors file, got one that is cut off or"
                 " damaged"
             ),
         ),
