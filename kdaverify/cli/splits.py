@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,6 +16,8 @@ from kdaverify.cli.complaint import Complaint
 if TYPE_CHECKING:
     from kdaverify.operators.attention.splits.plan import SplitPlan
     from kdaverify.operators.attention.splits.study import Alone, SplitStudy, SplitTrial
+
+T = TypeVar("T")
 
 
 def splits(
@@ -58,10 +61,9 @@ def splits(
     from kdaverify.report.splits import admitted, as_data
 
     plan, study = _plan(lengths, sms, heads, queries), _study(contract, regimes, keys, seed)
-    progress, changed = Console(stderr=True), len(plan.cut_otherwise())
     alone = batch_invariance(plan, study.contract, study.seed)
-    apart = [*track(alone, "requests", changed, console=progress, transient=True)]
-    trials = [*track(study.run(), "splits", study.steps, console=progress, transient=True)]
+    apart = [*_followed(alone, "requests", len(plan.alike))]
+    trials = [*_followed(study.run(), "splits", study.steps)]
     _print(plan, study, trials, apart)
     if json_file is not None:
         json_file.write_text(json.dumps(as_data(plan, study, trials, apart), indent=2) + "\n")
@@ -70,6 +72,10 @@ def splits(
 
         plot.write_text(splits_svg(trials, study.contract.name))
     return 0 if admitted(trials) else 1
+
+
+def _followed(found: Iterable[T], doing: str, total: int) -> Iterable[T]:
+    return track(found, doing, total, console=Console(stderr=True), transient=True)
 
 
 def _plan(lengths: str, sms: int, heads: int, queries: int) -> SplitPlan:
@@ -118,7 +124,7 @@ def _print(
     show(
         Console(),
         plan_line(plan, study.contract.storage("o").name),
-        requests_table(plan, apart),
+        requests_table(apart),
         shares_table(trials, "splits", "number of splits"),
         shares_table(several, "regime", "regime"),
         partials_table(plan, study, several),

@@ -23,18 +23,16 @@ def plan_line(plan: SplitPlan, io: str) -> str:
     )
 
 
-def requests_table(plan: SplitPlan, apart: Sequence[Alone]) -> Table:
+def requests_table(apart: Sequence[Alone]) -> Table:
     """Every request in its batch, and alone."""
-    found = {one.request: one for one in apart}
     table = _table(
         "requests in the batch and alone",
-        *("request", "keys", "splits", "alone", "differ", "by"),
+        *("requests", "keys", "splits", "alone", "differ", "by"),
         caption="differ: elements of o; by: largest, over rms of o",
     )
-    for n, keys in enumerate(plan.lengths):
-        one, splits = found.get(n), len(plan.spans[n])
-        apart_by = ("-", "-") if one is None else (f"{one.changed:.1%}", f"{one.largest:.1e}")
-        table.add_row(*map(str, (n, keys, splits, one.alone if one else splits)), *apart_by)
+    for one in apart:
+        differ = (f"{one.changed:.1%}", f"{one.largest:.1e}") if one.changed else ("-", "-")
+        table.add_row(*map(str, (len(one.requests), one.keys, one.splits, one.alone)), *differ)
     return table
 
 

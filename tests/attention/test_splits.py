@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from kdaverify.budgets.attention.contract import attention_contract
 from kdaverify.budgets.formats import FORMATS
@@ -19,6 +20,8 @@ from kdaverify.operators.attention.splits.study import (
     batch_invariance,
     request,
 )
+from oracles.attention.exact import attend
+from oracles.attention.split import combined, partial_states
 
 PLAN = SplitPlan((640, 1, 0, 70), 8, Heads(H=128))
 CONTRACT = attention_contract("online64-bf16")
@@ -44,13 +47,26 @@ def test_balance_is_1_where_every_part_has_the_same_work() -> None:
     assert PLAN.balance < 1
 
 
-def test_a_request_that_is_cut_otherwise_alone_differs_in_bits_and_no_other_is_named() -> None:
-    found = {one.request: one for one in batch_invariance(PLAN, CONTRACT)}
-    assert {*found} == {*PLAN.cut_otherwise()}
-    assert 0 in found
+def test_the_partials_of_a_schedule_merge_into_the_whole() -> None:
+    segment = request(CONTRACT, "rising", 640, replace(ERROR_HEADS, d_k=24, d_v=16), 1)
+    parts = [torch.arange(*span) for span in PLAN.spans[0]]
+    assert len(parts) > 1
+    merged, whole = combined(partial_states(segment, parts)), attend(segment)
+    for found, exact in zip(merged, whole, strict=True):
+        assert bool((exact.error(found).abs() <= 2 * exact.radius + 1e-13).all())
+
+
+def test_a_request_differs_from_its_batch_in_bits_where_it_is_cut_otherwise() -> None:
+    found = {n: one for one in batch_invariance(PLAN, CONTRACT) for n in one.requests}
+    assert [*found] == [*range(4)]
+    assert {n for n, one in found.items() if one.changed} == {*PLAN.cut_otherwise()} == {0}
     assert 0 < found[0].changed < 1
     assert found[0].largest < 2.0**-4
-    assert [*batch_invariance(SplitPlan((640,), 8), CONTRACT)] == []
+
+
+def test_requests_that_are_cut_alike_are_computed_once() -> None:
+    plan = SplitPlan((128,) * 5, 132)
+    assert [one.requests for one in batch_invariance(plan, CONTRACT)] == [(0, 1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("regime", REGIMES)

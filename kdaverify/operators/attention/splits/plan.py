@@ -73,6 +73,14 @@ class SplitPlan:
         return [n for n, spans in enumerate(self.spans) if spans != self.alone(n)]
 
     @cached_property
+    def alike(self) -> list[tuple[int, ...]]:
+        """Requests by their keys and cuts."""
+        found: dict[tuple[Span, ...], list[int]] = {}
+        for n, spans in enumerate(self.spans):
+            found.setdefault(spans, []).append(n)
+        return [tuple(numbers) for numbers in found.values()]
+
+    @cached_property
     def work(self) -> list[int]:
         """Blocks of every part, the overhead of beginning a request included."""
         parts = self.schedule.parts

@@ -175,14 +175,16 @@ def computed(
 
 @dataclass(frozen=True)
 class Alone:
-    """A request in its batch against the same alone.
+    """Requests that are cut alike, in their batch against the same alone.
 
     Args:
+        requests: their numbers; keys: of each.
         splits, alone: numbers of splits.
         changed: share of elements of o that differ; largest: the largest difference over rms of o.
     """
 
-    request: int
+    requests: tuple[int, ...]
+    keys: int
     splits: int
     alone: int
     changed: float
@@ -192,14 +194,22 @@ class Alone:
 def batch_invariance(
     plan: SplitPlan, contract: AttentionContract, seed: int = 1
 ) -> Iterator[Alone]:
-    """Every request that is cut otherwise when it is alone, computed both ways."""
-    for n in plan.cut_otherwise():
-        segment = request(contract, "normal", plan.lengths[n], BIT_HEADS, seed)
-        cuts = plan.spans[n], plan.alone(n)
-        batch, alone = (computed(segment, _cut(contract, at), contract)[0].double() for at in cuts)
-        apart = (batch - alone).abs()
-        changed, largest = float((apart > 0).double().mean()), float(apart.max()) / rms(alone)
-        yield Alone(n, len(cuts[0]), len(cuts[1]), changed, largest)
+    """Every request as it is cut in its batch, and as alone; equal keys and cuts are run once."""
+    for numbers in plan.alike:
+        keys, cuts = plan.lengths[numbers[0]], (plan.spans[numbers[0]], plan.alone(numbers[0]))
+        changed, largest = (0.0, 0.0)
+        if cuts[0] != cuts[1]:
+            segment = request(contract, "normal", keys, BIT_HEADS, seed)
+            changed, largest = _apart(
+                *(computed(segment, _cut(contract, at), contract)[0] for at in cuts)
+            )
+        yield Alone(numbers, keys, len(cuts[0]), len(cuts[1]), changed, largest)
+
+
+def _apart(batch: Tensor, alone: Tensor) -> tuple[float, float]:
+    """The share of elements that differ, and the largest difference over rms."""
+    apart = (batch.double() - alone.double()).abs()
+    return float((apart > 0).double().mean()), float(apart.max()) / rms(alone.double())
 
 
 def _cut(contract: AttentionContract, at: tuple[Span, ...]) -> CutDesign:
