@@ -15,6 +15,7 @@ from kdaverify.adapters.conventions import packing_of
 from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.adapters.frameworks import Framework, framework_of
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
+from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.canonical import ProblemError
@@ -226,13 +227,12 @@ class FunctionAdapter(Adapter):
         declared = declared.get(dtype) if isinstance(declared, Mapping) else declared  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if isinstance(declared, StorageContract):
             return declared
-        known = self._operator.contracts(FORMATS[dtype])
-        if declared is not None and declared not in known:
-            raise AdapterError(
-                f"kernel {self.name!r}: contract: wanted one of {', '.join(known)}, or a"
-                f" StorageContract, got {declared!r}"
-            )
-        return known[next(iter(known)) if declared is None else declared]
+        if declared is None:
+            return next(iter(self._operator.contracts(FORMATS[dtype]).values()))
+        try:
+            return self._operator.named_contract(str(declared), FORMATS[dtype])
+        except ContractError as error:
+            raise AdapterError(f"kernel {self.name!r}: contract: {error}") from None
 
     def begin(self, case: str) -> None:
         del case

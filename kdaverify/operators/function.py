@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.entry_point import Function
+from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.execute import CallError, execute
@@ -79,6 +80,19 @@ class FunctionOperator(CallOperator):
     @abc.abstractmethod
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """The contracts of a format by name, the default first."""
+
+    def named_contract(self, name: str, io: Format) -> StorageContract:
+        """The contract of a format that a name declares.
+
+        Raises:
+            ContractError: there is none of that name; the message has what was wanted.
+        """
+        known = self.contracts(io)
+        if name not in known:
+            raise ContractError(
+                f"wanted one of {', '.join(known)}, or a StorageContract, got {name!r}"
+            )
+        return known[name]
 
     @abc.abstractmethod
     def returns(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.attention.design import OnlineDesign
+from oracles.attention.design import OnlineDesign, Span
 from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
 
@@ -42,6 +42,17 @@ class Given:
         return Given(*(x[:, rows] for x in (self.o, self.lse, self.do, self.dlse)))
 
 
+@dataclass(frozen=True)
+class BlockGradient:
+    """P, dP and dS [h_kv, R, n] of a block of keys from `first` to `end`, and its rows."""
+
+    span: Span
+    rows: PackedRows
+    P: Tensor
+    dP: Tensor
+    dS: Tensor
+
+
 def delta(run: AttentionBackward, given: Given) -> Tensor:
     """<dO, O> of every row; products and their sum are the accumulator's but where declared."""
     products = run.arithmetic.store("delta_product", given.do * given.o)
@@ -50,7 +61,8 @@ def delta(run: AttentionBackward, given: Given) -> Tensor:
 
 def recomputed(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
     """P from the stored lse; 0 for masked keys and rows without keys."""
-    S = run.arithmetic.store("S", run.arithmetic.dot(rows.q, rows.k.mT)) * rows.scale
+    made = run.arithmetic.store("product", run.arithmetic.dot(rows.q, rows.k.mT))
+    S = run.arithmetic.store("S", made) * rows.scale
     seen = rows.visible & (given.lse != -torch.inf)[..., None]
     exponent = torch.where(seen, S - given.lse[..., None], torch.full_like(S, -torch.inf))
     return run.arithmetic.store("exponential", torch.exp(exponent))
@@ -64,7 +76,7 @@ def d_scores(run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse:
 
 def dq(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:
     """c dS K of one block of keys."""
-    return run.arithmetic.dot(dS, rows.k) * rows.scale
+    return run.arithmetic.store("dq_product", run.arithmetic.dot(dS, rows.k)) * rows.scale
 
 
 def dk(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:
@@ -75,6 +87,23 @@ def dk(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:
 def dv(run: AttentionBackward, P: Tensor, given: Given) -> Tensor:
     """P^T dO."""
     return run.arithmetic.dot(run.arithmetic.store("P_backward", P).mT, given.do)
+
+
+def through_maximum(run: AttentionBackward, made: list[BlockGradient], given: Given) -> None:
+    """Adds the gradient of every block's running maximum to dS of the key that has it.
+
+    Math: dm = <dO, P V> - sum_j P_j dP_j, which is 0 but for the roundings of P V and dP.
+    """
+    every = torch.cat([one.P for one in made], -1).cummax(-1).indices
+    dS, end = torch.cat([one.dS for one in made], -1), 0
+    for one in made:
+        end += one.P.shape[-1]
+        stored = run.arithmetic.dot(run.arithmetic.store("P", one.P), one.rows.v)
+        forward = given.do * run.arithmetic.store("PV", stored)
+        dm = forward.sum(-1, keepdim=True) - (one.P * one.dP).sum(-1, keepdim=True)
+        dS = dS.scatter_add(-1, every[..., end - 1 : end], dm)
+    for one, moved in zip(made, dS.split([x.P.shape[-1] for x in made], -1), strict=True):
+        one.dS.copy_(moved)
 
 
 @dataclass(frozen=True)
@@ -147,18 +176,25 @@ class AttentionBackward:
         """The same of packed rows, block by block."""
         dq, dk, dv = torch.zeros_like(rows.q), torch.zeros_like(rows.k), torch.zeros_like(rows.v)
         delta, stages = self.stages.delta(self, given), self.stages
-        for first, end in self.design.blocks((0, rows.k.shape[1])):
-            block = replace(
-                rows,
-                k=rows.k[:, first:end],
-                v=rows.v[:, first:end],
-                visible=rows.visible[:, first:end],
-            )
-            P = stages.weights(self, block, given)
-            dP = self.arithmetic.store("dP", self.arithmetic.dot(given.do, block.v.mT))
-            dS = stages.d_scores(self, P, dP, delta, given.dlse)
-            dS = self.arithmetic.store("dS", dS)
-            dq = self.arithmetic.store("dq_sum", dq + stages.dq(self, dS, block))
-            dk[:, first:end] = stages.dk(self, dS, block)
-            dv[:, first:end] = stages.dv(self, P, given)
+        given = replace(given, do=self.arithmetic.store("dPV", given.do))
+        spans = self.design.blocks((0, rows.k.shape[1]))
+        made = [self._block(rows, given, delta, span) for span in spans]
+        if made and self.design.maximum == "differentiated":
+            through_maximum(self, made, given)
+        for one in made:
+            keys = slice(*one.span)
+            dS = self.arithmetic.store("dS", one.dS)
+            dq = self.arithmetic.store("dq_sum", dq + stages.dq(self, dS, one.rows))
+            dk[:, keys] = stages.dk(self, dS, one.rows)
+            dv[:, keys] = stages.dv(self, one.P, given)
         return dq, dk, dv
+
+    def _block(self, rows: PackedRows, given: Given, delta: Tensor, span: Span) -> BlockGradient:
+        keys, stages = slice(*span), self.stages
+        block = replace(
+            rows, k=rows.k[:, keys], v=rows.v[:, keys], visible=rows.visible[:, keys]
+        )
+        P = stages.weights(self, block, given)
+        dP = self.arithmetic.store("dP", self.arithmetic.dot(given.do, block.v.mT))
+        dS = stages.d_scores(self, P, dP, delta, given.dlse)
+        return BlockGradient(span, block, P, dP, dS)

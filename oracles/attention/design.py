@@ -39,6 +39,9 @@ class OnlineDesign:
         heads: of the backward, whether the query heads of a KV head are summed in the accumulator
             (packed), or each head's dk and dv are stored before they are summed (alone):
             FlashAttention-2, and automatic differentiation of repeated heads.
+        maximum: of the backward, whether the running maximum is a constant, as its gradient is 0 in
+            exact arithmetic, or is differentiated: automatic differentiation of a port that
+            does not detach it.
     """
 
     block: int = 64
@@ -56,6 +59,7 @@ class OnlineDesign:
     normalise_first: bool = False
     seesaw: bool = False
     heads: Literal["packed", "alone"] = "packed"
+    maximum: Literal["constant", "differentiated"] = "constant"
 
     @property
     def log_base(self) -> float:

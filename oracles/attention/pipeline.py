@@ -148,7 +148,7 @@ def accumulate(
     stored = run.store("P", P)
     beta = 1.0 if own is m else stages.rescale(run, own, m)
     l = alpha * state.l + beta * stages.row_sum(run, P, stored)  # noqa: E741
-    made = stages.product(run, stored, v, visible)
+    made = run.block_product(stored, v, visible)
     acc = alpha[..., None] * state.acc + (made if own is m else beta[..., None] * made)  # pyright: ignore[reportIndexIssue]
     return Running(m, run.store("l", l), run.store("accumulator", acc))
 
@@ -233,7 +233,7 @@ def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     l = run.store("l", P.sum(-1))  # noqa: E741
     one = torch.where(l == 0, torch.ones_like(l), l)
     stored = run.store("P", P / one[..., None])
-    o = run.store("accumulator", stages.product(run, stored, rows.v[:, first:end], visible))
+    o = run.store("accumulator", run.block_product(stored, rows.v[:, first:end], visible))
     return replace(stages.finish(run, Running(m, l, o)), o=o)
 
 
@@ -272,6 +272,12 @@ class AttentionPipeline:
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         return self.arithmetic.store(name, tensor)
+
+    def block_product(self, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+        """P V as it is stored before it is added to the accumulator: a product of 16-bit tensors is
+        stored in 16 bits by torch and jax.numpy.
+        """
+        return self.store("PV", self.stages.product(self, P, v, visible))
 
     @property
     def score_scale(self) -> float:

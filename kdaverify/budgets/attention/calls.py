@@ -30,6 +30,7 @@ PRESETS: Final = (
     "online64-{io}[lazy:8]",
     "online64-{io}[row_sum:free]",
     "online64-{io}[row_sum:free;partial_o:inputs]",
+    "online64-{io}[product:{io};PV:{io}]",
 )
 """The contracts of mla.md 2.2 by rule, the default first; {io} stands for the format of q."""
 

@@ -25,6 +25,18 @@ Forward = tuple[Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor]
 """dq, dk, dv of a segment."""
 LARGEST_BLOCK: Final = 2**20
+GRADIENT_FORMATS: Final = {
+    "dP": ("dP", "P"),
+    "dPV": ("PV",),
+    "dS": ("dS", "product"),
+    "dq_product": ("dq_product", "product"),
+    "dq_sum": ("dq_sum", "product"),
+}
+"""Automatic differentiation stores the gradient of a tensor in the tensor's format: of its own and
+these, a gradient has the narrowest. One of q is summed over blocks in the format of q."""
+ROW_SUM: Final = 1.3
+"""The gradient of a block's P V is dO divided by a row sum, which is no power of two: as given, dO
+is a number of its format, and rounding it would change nothing."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,7 @@ def grouped_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
     _, library = next(iter(reference_kernels(contract).items()))
     plain = replace(next(iter(contract.designs().values())), heads="alone")
     work = contract.accumulate.dtype
-    return [kernel(plain, a, work) for a in (library, _differentiated(library))]
+    return [kernel(plain, a, work) for a in (library, _differentiated(contract, library))]
 
 
 def differentiated_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
@@ -94,16 +106,28 @@ def differentiated_kernels(contract: AttentionContract) -> list[ReferenceKernel]
     tolerance where the values of a row are nearly alike: dS is a difference of nearly equal numbers
     there, and all keys of a row share one rounding of dP.
     """
-    if contract.storage("P").unit <= contract.accumulate.unit:
+    stored = {name: contract.storage(name).unit for name in ("P", "PV", "product")}
+    if max(stored.values()) <= contract.accumulate.unit:
         return []
+    # what reaches the key of the maximum shows where P V itself is rounded
+    maximum = "constant" if stored["PV"] <= contract.accumulate.unit else "differentiated"
     return [
-        replace(one, arithmetic=_differentiated(one.arithmetic))
+        replace(
+            one,
+            arithmetic=_differentiated(contract, one.arithmetic),
+            design=replace(one.design, maximum=maximum),
+        )
         for one in sampled_kernels(contract)
     ]
 
 
-def _differentiated(arithmetic: Arithmetic) -> Arithmetic:
+def _differentiated(contract: AttentionContract, arithmetic: Arithmetic) -> Arithmetic:
     def store(name: str, x: Tensor) -> Tensor:
-        return x if name == "o" else arithmetic.store("P" if name == "dP" else name, x)
+        if name == "o":
+            return x
+        formats = GRADIENT_FORMATS.get(name, (name,))
+        narrowest = max(formats, key=lambda one: contract.storage(one).unit)
+        divisor = ROW_SUM if name == "dPV" else 1.0
+        return arithmetic.store(narrowest, x / divisor) * divisor
 
     return replace(arithmetic, store=store)

@@ -43,6 +43,9 @@ class TolerancesOperator(BoundedOperator):
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         return tolerance.contracts(io)
 
+    def named_contract(self, name: str, io: Format) -> StorageContract:
+        return tolerance.named_contract(name, io)
+
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:

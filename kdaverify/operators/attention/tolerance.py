@@ -15,8 +15,9 @@ from kdaverify.budgets.attention.calls import (
     call_gradient_reference,
     call_reference,
 )
-from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.attention.contract import AttentionContract, attention_contract
 from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference, precision_of
+from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
@@ -26,6 +27,7 @@ from oracles.attention.split import merge, merge_errors
 from oracles.pointwise.rounding import FLOAT64, RoundingError
 
 WEIGHTS: Final = "P"
+WIDE: Final = ("fp64", "fp32", "tf32")
 Join = Callable[[Sequence[Tensor]], Tensor]
 
 
@@ -63,6 +65,21 @@ def rows(call: RequestsCall | MergeCall) -> int:
 def contracts(io: Format) -> Mapping[str, StorageContract]:
     """Those of attention; a merge has their sums, and rounds its result."""
     return attention_contracts(io)
+
+
+def named_contract(name: str, io: Format) -> StorageContract:
+    """Any of attention, with what is stored narrower in brackets.
+
+    Raises:
+        ContractError: the name does not parse, or its products take another 16-bit format.
+    """
+    found = attention_contract(name, io)
+    if found.operands.name not in (io.name, *WIDE):
+        raise ContractError(
+            f"{name!r} has operands in {found.operands.name}, the inputs are {io.name}; declare"
+            f' a contract for each dtype, contract={{"{io.name}": ...}}'
+        )
+    return found
 
 
 def counted(
