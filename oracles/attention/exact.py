@@ -38,11 +38,17 @@ class SoftmaxPrecision:
         accumulate: of sums, exponentials and statistics.
         weights: what P and dS are rounded to as operands; None where they are not.
         stored: what o is rounded to, also where the backward reads it; None where it is not.
+        scores: what the products of q and k are rounded to, one after another.
+        query: what the scaled q is rounded to; None where it is not.
+        product: what P V of a block is rounded to; None where it is not.
     """
 
     accumulate: Precision = FLOAT64
     weights: Precision | None = None
     stored: Precision | None = None
+    scores: tuple[Precision, ...] = ()
+    query: Precision | None = None
+    product: Precision | None = None
 
 
 EXACT: Final = SoftmaxPrecision()
@@ -137,8 +143,18 @@ class Softmax:
     def scores(self) -> Known:
         """[H, s_q, s_k] S, and its error."""
         product, error = _dot(self.q, self.k.mT, self.precision.accumulate, SCALING)
+        if self.precision.query is not None:
+            error = error + self._query(self.precision.query)
+        for stored in self.precision.scores:
+            error = error.returned(product, stored)
         c = torch.tensor(self.segment.scale, dtype=torch.float64)
         return product * c, error.times(c)
+
+    def _query(self, stored: Precision) -> RoundingError:
+        """The error of q k where q is rounded."""
+        own = RoundingError.rounding(self.q, 1, stored)
+        k = self.k.mT
+        return own.mapped(lambda x: x.to(k) @ k.abs(), lambda x: x @ k.square())
 
     @cached_property
     def _largest(self) -> Tensor:
@@ -230,6 +246,9 @@ class Softmax:
         sums = sums + u**2 / 3 * self.roundings * o.square()
         variance = spread.clamp(min=0) + unit**2 / 3 * terms + sums
         lean = (p * self.exponents.lean) @ v.abs() + vanishing @ v.abs()
+        if (stored := self.precision.product) is not None:
+            bound = bound + stored.unit * (p @ v.abs() + bound) + vanishing @ v.abs()
+            variance = variance + stored.unit**2 / 3 * (terms + o.square())
         return o, RoundingError(bound, variance, torch.minimum(lean, bound))
 
     @cached_property

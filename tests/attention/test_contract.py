@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from kdaverify.budgets.attention.contract import attention_contract, attention_contract_from_toml
+import pytest
+import torch
+from torch import Tensor
+
+import kdaverify as kv
+from kdaverify.adapters.base import AdapterError
+from kdaverify.budgets.attention.contract import (
+    AttentionContract,
+    attention_contract,
+    attention_contract_from_toml,
+)
+from kdaverify.budgets.attention.ensemble import rounded_kernels
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.operators.attention.tolerance import counted
+from oracles.attention.calls import AttentionCall
+from tests.attention.segments import segment
 
 
 def test_a_name_says_block_and_the_format_of_p() -> None:
@@ -44,3 +58,36 @@ def test_brackets_and_toml_declare_the_same() -> None:
 def test_a_wrong_name_is_explained(name: str, wanted: str) -> None:
     with pytest.raises(ContractError, match=wanted.replace("[", r"\[")):
         attention_contract(name)
+
+
+def test_a_decorator_takes_any_contract_by_its_name() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
+        raise NotImplementedError
+
+    def declared(name: str, *dtypes: str) -> AttentionContract:
+        made = kv.kernel(op="attention", lse="none", contract=name, dtypes=dtypes)(attend)
+        return made.contract(dtypes[0])
+
+    assert declared("online64-bf16[PV:bf16]", "bf16").storage("PV").name == "bf16"
+    assert declared("math-fp32", "bf16", "fp16").storage("o").name == "bf16"
+    with pytest.raises(AdapterError, match="contract for each dtype"):
+        declared("online64-bf16[PV:bf16]", "bf16", "fp16")
+    with pytest.raises(AdapterError, match="the keys are"):
+        declared("online64-bf16[VP:bf16]", "bf16")
+
+
+@pytest.mark.parametrize("stored", ["product:bf16", "S:bf16", "scale:q;q_scaled:bf16"])
+def test_bounds_have_the_roundings_of_scores(stored: str) -> None:
+    """A law holds LSE of one key against its logit, within them."""
+    given = segment(H=4, s_q=5, s_k=1, dtype=torch.bfloat16, empty=False)
+    given = replace(given, visible=torch.ones_like(given.visible))
+    call = AttentionCall(
+        *(x.transpose(0, 1)[None] for x in (given.q, given.k, given.v)),
+        softmax_scale=given.scale,
+    )
+    contract = attention_contract(f"online64-bf16[{stored}]")
+    lse = next(iter(rounded_kernels(contract).values())).forward(given)[1]
+    value, error = counted(call, None, contract, FORMATS["bf16"])["lse"]
+    assert bool(((lse - value[0]).abs() <= error.bound[0]).all())
+    _, plain = counted(call, None, attention_contract("online64-bf16"), FORMATS["bf16"])["lse"]
+    assert bool(((lse - value[0]).abs() > plain.bound[0]).any())

@@ -208,6 +208,65 @@ def test_a_sum_over_heads_in_sixteen_bits_is_over_tolerance() -> None:
     assert _worst(reference, found)["dv"] > 1
 
 
+def _port(given: Segment, *, score: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Online attention in torch whose products of bf16 tensors are bf16, and the tensors that it
+    differentiates.
+    """
+    q, k, v = leaves = [x.detach().requires_grad_() for x in (given.q, given.k, given.v)]
+    k, v = (x.repeat_interleave(len(q) // len(k), 0) for x in (k, v))
+    m = q.new_full((*q.shape[:2], 1), -torch.inf).float()
+    l, acc = torch.zeros_like(m), torch.zeros_like(m)  # noqa: E741
+    for keys in torch.arange(k.shape[1]).split(64):
+        kb, vb = k[:, keys], v[:, keys]
+        S = ((q @ kb.mT).float() if score else q.float() @ kb.float().mT) * given.scale
+        new = torch.maximum(m, S.amax(-1, keepdim=True))
+        P, alpha = (S - new).exp(), (m - new).exp()
+        l, acc = alpha * l + P.sum(-1, keepdim=True), alpha * acc + P.bfloat16() @ vb  # noqa: E741
+        m = new
+    return (acc / l).bfloat16(), tuple(leaves)
+
+
+@pytest.mark.parametrize(
+    ("declared", "score"), [("PV:bf16", False), ("product:bf16;PV:bf16", True)]
+)
+@pytest.mark.parametrize("std", [0.05, 1.0])
+def test_products_stored_in_sixteen_bits_are_declared(
+    declared: str, score: bool, std: float
+) -> None:
+    """A port in torch under autograd, which differentiates the running maximum too."""
+    contract = f"online64-bf16[{declared}]"
+    ratios = {contract: dict[str, float](), "online64-bf16": dict[str, float]()}
+    for seed in range(4):
+        given = segment(
+            H=4, s_q=3, s_k=131, std=std, dtype=torch.bfloat16, empty=False, seed=seed
+        )
+        given = replace(given, visible=torch.ones_like(given.visible))
+        o, leaves = _port(given, score=score)
+        do = torch.randn(o.shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        found = _gradients([torch.autograd.grad(o, leaves, do)])
+        for name, worst in ratios.items():
+            for key, ratio in (_port_ratios(given, o, do, found, name)).items():
+                worst[key] = max(worst.get(key, 0.0), ratio)
+    assert max(ratios[contract].values()) <= 1
+    assert max(ratios["online64-bf16"].values()) > 1
+
+
+def _port_ratios(
+    given: Segment, o: Tensor, do: Tensor, found: dict[str, Tensor], contract: str
+) -> dict[str, float]:
+    """Errors of o and the gradients, in tolerances."""
+    exact = _gradients([AttentionBackward()(given, textbook(given), (do, None), torch.float64)])
+    reference = attention_gradient_reference(
+        [given],
+        [Loss(do, None)],
+        {name: enclosed(x) for name, x in exact.items()},
+        _gradients,
+        attention_contract(contract, FORMATS["bf16"]),
+        method="float64",
+    )
+    return _worst(_reference(given, contract), {"o": o.detach()}) | _worst(reference, found)
+
+
 @pytest.mark.parametrize("power", [-126, -110])
 def test_weights_below_the_smallest_normal_number_may_be_flushed(power: int) -> None:
     """As every GPU's fast exponential and XLA's on a CPU do."""

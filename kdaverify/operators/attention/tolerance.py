@@ -24,9 +24,8 @@ from kdaverify.budgets.standard import Reference
 from oracles.attention.calls import AttentionCall, MergeCall, RequestsCall
 from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
 from oracles.attention.split import merge, merge_errors
-from oracles.pointwise.rounding import FLOAT64, RoundingError
+from oracles.pointwise.rounding import FLOAT64, Precision, RoundingError
 
-WEIGHTS: Final = "P"
 WIDE: Final = ("fp64", "fp32", "tf32")
 Join = Callable[[Sequence[Tensor]], Tensor]
 
@@ -103,9 +102,21 @@ def counted(
 
 
 def _precision(contract: StorageContract, io: Format) -> SoftmaxPrecision:
-    weights = contract.tensors.get(WEIGHTS)
-    narrow = None if weights in (None, contract.accumulate) else precision_of(weights)
-    return SoftmaxPrecision(precision_of(contract.accumulate), narrow, precision_of(io))
+    scores = (_narrow(contract, name) for name in ("product", "S"))
+    return SoftmaxPrecision(
+        precision_of(contract.accumulate),
+        _narrow(contract, "P"),
+        precision_of(io),
+        tuple(one for one in scores if one is not None),
+        _narrow(contract, "q_scaled"),
+        _narrow(contract, "PV"),
+    )
+
+
+def _narrow(contract: StorageContract, name: str) -> Precision | None:
+    """What a tensor is rounded to where that is not the format of sums."""
+    stored = contract.tensors.get(name)
+    return None if stored in (None, contract.accumulate) else precision_of(stored)
 
 
 def _stored(lse: Known, contract: StorageContract) -> Known:
