@@ -29,8 +29,8 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         if value != "normal"
     },
 }
-"""By name: widths around tiles, ranks, both activations, usual eps and others, every regime, and more
-rows than a block of the weight's gradient sums."""
+"""By name: widths around tiles, ranks, both activations, usual eps and others, every regime, and
+more rows than a block of the weight's gradient sums."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "many-rows": {"T": 4099, "V": 64},
     "very-wide": {"T": 5, "V": 4097},
