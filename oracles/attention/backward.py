@@ -16,6 +16,7 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.attention.design import OnlineDesign, Span
+from oracles.attention.exact import BLOCK
 from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
 
@@ -93,15 +94,23 @@ def through_maximum(run: AttentionBackward, made: list[BlockGradient], given: Gi
     """Adds the gradient of every block's running maximum to dS of the key that has it.
 
     Math: dm = <dO, P V> - sum_j P_j dP_j, which is 0 but for the roundings of P V and dP.
+
+    Where blocks end is free, and with it which keys are a running maximum: every key that is one
+    after 16 keys, or any number of them, has the dm of its block.
     """
     every = torch.cat([one.P for one in made], -1).cummax(-1).indices
-    dS, end = torch.cat([one.dS for one in made], -1), 0
+    dS, first = torch.cat([one.dS for one in made], -1), 0
     for one in made:
-        end += one.P.shape[-1]
         stored = run.arithmetic.dot(run.arithmetic.store("P", one.P), one.rows.v)
         forward = given.do * run.arithmetic.store("PV", stored)
         dm = forward.sum(-1, keepdim=True) - (one.P * one.dP).sum(-1, keepdim=True)
-        dS = dS.scatter_add(-1, every[..., end - 1 : end], dm)
+        end = first + one.P.shape[-1]
+        ends = [*range(first + BLOCK - 1, end - 1, BLOCK), end - 1]
+        keys = every[..., ends]
+        again = torch.zeros_like(keys, dtype=torch.bool)
+        again[..., 1:] = keys[..., 1:] == keys[..., :-1]
+        dS = dS.scatter_add(-1, keys, dm.expand(keys.shape).masked_fill(again, 0.0))
+        first = end
     for one, moved in zip(made, dS.split([x.P.shape[-1] for x in made], -1), strict=True):
         one.dS.copy_(moved)
 
