@@ -34,6 +34,7 @@ class OnlineDesign:
             of its own block.
         row_sum: whether the row sum is of P as computed or as stored.
         normalise_first: whether P is divided by its row sum before the product with V.
+        division: by the row sum, or a product with its rounded reciprocal.
         seesaw: whether blocks are read in pairs and the two halves of the columns of V are
             accumulated differently (FlashMLA, Hopper; see `seesaw`).
         heads: of the backward, whether the query heads of a KV head are summed in the accumulator
@@ -57,6 +58,7 @@ class OnlineDesign:
     relative_to: Literal["running", "block"] = "running"
     row_sum: Literal["unrounded", "rounded"] = "unrounded"
     normalise_first: bool = False
+    division: Literal["quotient", "reciprocal"] = "quotient"
     seesaw: bool = False
     heads: Literal["packed", "alone"] = "packed"
     maximum: Literal["constant", "differentiated"] = "constant"

@@ -124,7 +124,7 @@ def rescale(run: AttentionPipeline, old: Tensor, new: Tensor) -> Tensor:
 
 def row_sum(run: AttentionPipeline, P: Tensor, stored: Tensor) -> Tensor:
     """Of P as computed, or as stored."""
-    return (P if run.design.row_sum == "unrounded" else stored).sum(-1)
+    return run.arithmetic.row_sum(P if run.design.row_sum == "unrounded" else stored)
 
 
 def product(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
@@ -153,6 +153,13 @@ def accumulate(
     return Running(m, run.store("l", l), run.store("accumulator", acc))
 
 
+def divided(run: AttentionPipeline, x: Tensor, l: Tensor) -> Tensor:  # noqa: E741
+    """The rows of x over their sums."""
+    if run.design.division == "quotient":
+        return x / l[..., None]
+    return x * run.store("reciprocal", 1 / l)[..., None]
+
+
 def finish(run: AttentionPipeline, state: Running) -> Partial:
     """O / l and m + ln l; the identity (0, -inf) of every merge where no key was seen."""
     none = state.l == 0
@@ -160,7 +167,7 @@ def finish(run: AttentionPipeline, state: Running) -> Partial:
     log = torch.log2(l) if run.design.base == "2" else torch.log(l)
     in_base = run.store("lse_base", log + state.m * run.exponent_scale)
     lse = (in_base * run.design.log_base).masked_fill(none, -torch.inf)
-    return Partial(state.acc / l[..., None], lse)
+    return Partial(divided(run, state.acc, l), lse)
 
 
 def combine(run: AttentionPipeline, parts: list[Partial]) -> Partial:
@@ -230,9 +237,9 @@ def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     S = stages.mask(run, stages.scores(run, rows.q, rows.k[:, first:end]), visible)
     m = S.amax(-1)
     P = stages.weights(run, S, m)
-    l = run.store("l", P.sum(-1))  # noqa: E741
+    l = run.store("l", run.arithmetic.row_sum(P))  # noqa: E741
     one = torch.where(l == 0, torch.ones_like(l), l)
-    stored = run.store("P", P / one[..., None])
+    stored = run.store("P", divided(run, P, one))
     o = run.store("accumulator", run.block_product(stored, rows.v[:, first:end], visible))
     return replace(stages.finish(run, Running(m, l, o)), o=o)
 

@@ -208,7 +208,7 @@ def test_a_sum_over_heads_in_sixteen_bits_is_over_tolerance() -> None:
     assert _worst(reference, found)["dv"] > 1
 
 
-def _port(given: Segment, *, score: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _port(given: Segment, *, score: bool, block: int = 64) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Online attention in torch whose products of bf16 tensors are bf16, and the tensors that it
     differentiates.
     """
@@ -216,7 +216,7 @@ def _port(given: Segment, *, score: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
     k, v = (x.repeat_interleave(len(q) // len(k), 0) for x in (k, v))
     m = q.new_full((*q.shape[:2], 1), -torch.inf).float()
     l, acc = torch.zeros_like(m), torch.zeros_like(m)  # noqa: E741
-    for keys in torch.arange(k.shape[1]).split(64):
+    for keys in torch.arange(k.shape[1]).split(block):
         kb, vb = k[:, keys], v[:, keys]
         S = ((q @ kb.mT).float() if score else q.float() @ kb.float().mT) * given.scale
         new = torch.maximum(m, S.amax(-1, keepdim=True))
@@ -249,6 +249,18 @@ def test_products_stored_in_sixteen_bits_are_declared(
                 worst[key] = max(worst.get(key, 0.0), ratio)
     assert max(ratios[contract].values()) <= 1
     assert max(ratios["online64-bf16"].values()) > 1
+
+
+@pytest.mark.parametrize("block", [16, 32, 128])
+def test_the_key_of_any_running_maximum_has_the_roundings_of_a_block(block: int) -> None:
+    """Where values are alike dS is 0, but for keys that are the maximum where a block ends."""
+    given = segment(H=4, s_q=3, s_k=131, dtype=torch.bfloat16, empty=False, seed=1)
+    given = replace(given, v=torch.ones_like(given.v), visible=torch.ones_like(given.visible))
+    o, leaves = _port(given, score=True, block=block)
+    do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    found = _gradients([torch.autograd.grad(o, leaves, do)])
+    contract = "online64-bf16[product:bf16;PV:bf16]"
+    assert max(_port_ratios(given, o, do, found, contract).values()) <= 1
 
 
 def _port_ratios(

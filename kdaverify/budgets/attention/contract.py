@@ -82,13 +82,14 @@ class AttentionContract(StorageContract):
             return {
                 "softmax, then the product": one,
                 "natural": replace(one, base="e", scale=_early(plain), fused=False),
+                "reciprocal": replace(one, division="reciprocal"),
             }
         plain = replace(plain, seesaw=self.form == "seesaw")
         found = {
             "blocks in order": plain,
             "from the last block": replace(plain, direction="backward", block=2 * self.block),
             "natural exponential": replace(plain, base="e", scale=_early(plain), fused=False),
-            "one pass for the maximum": replace(plain, rescale="once"),
+            "one pass for the maximum": replace(plain, rescale="once", division="reciprocal"),
         }
         if not plain.seesaw:
             found["relative to the block"] = replace(plain, relative_to="block", block=32)
