@@ -59,6 +59,7 @@ class MlaDecodeOperator(SoftmaxOperator):
             k_lengths=(2, 70, 0, 19),
             s_q=3,
             H=6,
+            h_kv=2,
             d_k=24,
             d_v=16,
             scale="model",

@@ -166,7 +166,7 @@ class SoftmaxOperator(TolerancesOperator):
         if "lse" in found and alike(found["o"], exact["o"]):
             empty = call.empty[:, None].expand_as(exact["lse"])
             said = misdeclared_lse(found["lse"], exact["lse"], empty, words, alike)
-        return said or self._other_scale(problem, found["o"])
+        return said or _other_heads(problem, found["o"]) or self._other_scale(problem, found["o"])
 
     def _other_border(
         self, problem: Any, found: Mapping[str, Tensor], words: Mapping[str, Any]
@@ -229,6 +229,22 @@ class SoftmaxOperator(TolerancesOperator):
 def alike(found: Tensor, exact: Tensor) -> bool:
     """Whether two tensors are the same but for roundings."""
     return rms(found.double() - exact) <= ALIKE * rms(exact) if exact.numel() else True
+
+
+def _other_heads(problem: Any, o: Tensor) -> str | None:
+    """Whether o is that of KV heads repeated as a whole, instead of each in place."""
+    if not 1 < problem.h_kv < problem.H:
+        return None
+    call, heads = problem.inputs(), [h % problem.h_kv for h in range(problem.H)]
+    parts = [
+        Softmax(type(x)(x.q, x.k[heads], x.v[heads], x.scale, x.visible)).o[0]
+        for x in call.segments()
+    ]
+    if not alike(o, call.joined("o", parts)):
+        return None
+    return (
+        "query head h reads KV head h % h_kv; wanted h // (H / h_kv): repeat_interleave, not repeat"
+    )
 
 
 def _bordered(segment: Any, *, top_left: bool) -> Any:

@@ -107,6 +107,7 @@ MISDECLARED = {
     "causal_alignment='top_left'": (TOP_LEFT, {}),
     "behaves as": (FAULTS["S1 default scale"], {}),
     "behind the border": (FAULTS["M4 flag without effect"], {}),
+    "h % h_kv": (FAULTS["tiled heads"], {}),
     "are swapped": (FAULTS["lse with H and s_q swapped"], {}),
 }
 
