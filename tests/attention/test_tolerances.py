@@ -237,9 +237,7 @@ def test_products_stored_in_sixteen_bits_are_declared(
     contract = f"online64-bf16[{declared}]"
     ratios = {contract: dict[str, float](), "online64-bf16": dict[str, float]()}
     for seed in range(4):
-        given = segment(
-            H=4, s_q=3, s_k=131, std=std, dtype=torch.bfloat16, empty=False, seed=seed
-        )
+        given = segment(H=4, s_q=3, s_k=131, std=std, dtype=torch.bfloat16, empty=False, seed=seed)
         given = replace(given, visible=torch.ones_like(given.visible))
         o, leaves = _port(given, score=score)
         do = torch.randn(o.shape, generator=torch.Generator().manual_seed(seed)).bfloat16()

@@ -39,7 +39,7 @@ from kdaverify.operators.kda.place import place
 from kdaverify.operators.kda.smaller import smaller
 from kdaverify.operators.kda.traits import traits
 from kdaverify.problems import Bounds, Problem, cost, cotangents, problems
-from kdaverify.problems.cotangents import of_exposed
+from kdaverify.problems.cotangents import BOTH, of_exposed
 from kdaverify.problems.example import EXAMPLE, schema
 from kdaverify.verdicts.seal import Covered
 from kdaverify.verdicts.verdict import Verdict
@@ -121,9 +121,10 @@ class KdaOperator(CallOperator):
                 f"gradients are judged up to B T HV K V = {MOST_WRITES}: reference kernels keep"
                 " every chunk for their backward"
             )
-        if of not in (*exposed, self.whole(exposed)):
+        if of not in (*exposed, BOTH):
             return "it exposes no final state that a loss could depend on"
-        return cotangents(problem, of, exponent)
+        # Of a kernel that returns o alone, and of a pack by segment ids, that is all there is.
+        return cotangents(problem, self.whole(exposed) if of == BOTH else of, exponent)
 
     def reference(
         self, call: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = ()
