@@ -71,7 +71,7 @@ def splits(
         from kdaverify.report.splits_plot import splits_svg
 
         plot.write_text(splits_svg(trials, study.contract.name))
-    return 0 if admitted(trials) else 1
+    return 0 if admitted(study.declared(trials)) else 1
 
 
 def _followed(found: Iterable[T], doing: str, total: int) -> Iterable[T]:
@@ -92,7 +92,7 @@ def _study(contract: str, regimes: str | None, keys: int, seed: int) -> SplitStu
 
     from kdaverify.budgets.attention.contract import attention_contract
     from kdaverify.operators.attention.problem import Dtype
-    from kdaverify.operators.attention.splits.study import REGIMES, SplitStudy
+    from kdaverify.operators.attention.splits.study import REGIMES, SPLITS, SplitStudy
 
     names = REGIMES if regimes is None else tuple(regimes.split(","))
     if strange := [name for name in names if name not in REGIMES]:
@@ -105,6 +105,8 @@ def _study(contract: str, regimes: str | None, keys: int, seed: int) -> SplitStu
         raise Complaint(f"--contract: {error}") from None
     if (io := declared.storage("o").name) not in get_args(Dtype):
         raise Complaint(f"--contract: wanted one of {', '.join(get_args(Dtype))}, got {io}")
+    if declared.splits < SPLITS[1]:
+        raise Complaint(f"--contract: {contract} declares one split, so there is no partial")
     return SplitStudy(declared, names, keys, seed)
 
 
@@ -120,12 +122,12 @@ def _print(
         shares_table,
     )
 
-    several = [trial for trial in trials if trial.splits > 1]
+    several, most = study.declared(trials), study.contract.splits
     show(
         Console(),
         plan_line(plan, study.contract.storage("o").name),
         requests_table(apart),
-        shares_table(trials, "splits", "number of splits"),
+        shares_table(trials, "splits", "number of splits", f"{most} declared at most"),
         shares_table(several, "regime", "regime"),
         partials_table(plan, study, several),
         *answers(study, several),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from kdaverify.operators.attention.splits.plan import PartialFormat, SplitPlan
@@ -38,9 +39,8 @@ def requests_table(apart: Sequence[Alone]) -> Table:
 
 def partials_table(plan: SplitPlan, study: SplitStudy, trials: Sequence[SplitTrial]) -> Table:
     """Bytes and the largest error of every format of partials."""
-    name = study.contract.name
     table = _table(
-        f"partials under {name}",
+        f"partials under {escape(study.contract.name)}",
         *("format", "MiB", "of cache", "worst", "statistic", "regime", "splits"),
         caption="MiB: written and read again; worst: error / tolerance",
     )
@@ -59,9 +59,12 @@ def worst_of(trials: Iterable[SplitTrial]) -> SplitTrial | None:
     return max(trials, key=lambda trial: trial.share, default=None)
 
 
-def shares_table(trials: Sequence[SplitTrial], field: str, title: str) -> Table:
+def shares_table(
+    trials: Sequence[SplitTrial], field: str, title: str, caption: str | None = None
+) -> Table:
     """The largest share of the tolerance, by a field of trials and the format of partials."""
-    table = _table(f"error / tolerance by {title}", field, *(one.name for one in PARTIALS))
+    columns = (field, *(one.name for one in PARTIALS))
+    table = _table(f"error / tolerance by {title}", *columns, caption=caption)
     for key in dict.fromkeys(getattr(trial, field) for trial in trials):
         same = [trial for trial in trials if getattr(trial, field) == key]
         cells = (worst_of(x for x in same if x.partial == one.name) for one in PARTIALS)
@@ -90,7 +93,7 @@ def answers(study: SplitStudy, trials: Sequence[SplitTrial]) -> Iterable[str]:
             " splits)"
         )
     names = "; ".join(one.name for one in admitted(trials)) or "none"
-    yield f"{study.contract.name} admits partials in: {names}"
+    yield f"{escape(study.contract.name)} admits partials in: {names}"
 
 
 def _extremes(trials: Sequence[SplitTrial]) -> tuple[SplitTrial, SplitTrial]:
@@ -126,6 +129,6 @@ def as_data(
         "contract": study.contract.name,
         "schedule": schedule,
         "alone": [asdict(one) for one in apart],
-        "admitted": [one.name for one in admitted(trials)],
+        "admitted": [one.name for one in admitted(study.declared(trials))],
         "trials": [asdict(trial) for trial in trials],
     }

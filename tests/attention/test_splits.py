@@ -13,6 +13,7 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.attention.splits.plan import Heads, PartialFormat, SplitPlan
 from kdaverify.operators.attention.splits.study import (
     ERROR_HEADS,
+    MERGES,
     PARTIALS,
     REGIMES,
     SplitJudge,
@@ -83,3 +84,15 @@ def test_a_partial_that_overflows_is_over_every_tolerance() -> None:
     judge, fp16 = SplitJudge("normal", large, CONTRACT), PartialFormat(FORMATS["fp16"], FP32.lse)
     assert judge.trial(2, "at once", FP32).share <= 1
     assert math.isinf(judge.trial(2, "at once", fp16).share)
+
+
+@pytest.mark.parametrize(("regime", "seed"), [("last", 3), ("first", 2)])
+def test_many_declared_splits_are_within_tolerance_merged_from_either_end(
+    regime: str, seed: int
+) -> None:
+    contract, heads = (
+        attention_contract("online-fp32[splits:32]"),
+        replace(ERROR_HEADS, d_k=136, d_v=128),
+    )
+    judge = SplitJudge(regime, request(contract, regime, 1024, heads, seed), contract)
+    assert max(judge.trial(32, merge, FP32).share for merge in MERGES) <= 1

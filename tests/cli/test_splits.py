@@ -36,6 +36,7 @@ def test_a_contract_of_bf16_partials_admits_them(cli: Cli, tmp_path: Path) -> No
     contract = ("--contract", "online64-bf16[partial_o:bf16]")
     code, out, _ = cli("splits", "--lengths", "70", *SMALL, *contract, "--json", "found.json")
     assert code == 0, out
+    assert f"{contract[1]} admits partials in: fp32; fp16; bf16" in out
     found = json.loads((tmp_path / "found.json").read_text())
     assert {"fp32", "fp16", "bf16"} <= {*found["admitted"]}
     assert "fp32, lse bf16" not in found["admitted"]
@@ -48,6 +49,7 @@ def test_a_contract_of_bf16_partials_admits_them(cli: Cli, tmp_path: Path) -> No
         ("--lengths", "1", "--regimes", "stormy"),
         ("--lengths", "1", "--contract", "online64"),
         ("--lengths", "1", "--contract", "online64-tf32"),
+        ("--lengths", "1", "--contract", "online-fp32[splits:1]"),
     ],
 )
 def test_misuse_is_one_line(cli: Cli, words: tuple[str, ...]) -> None:

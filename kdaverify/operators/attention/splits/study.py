@@ -103,6 +103,10 @@ class SplitStudy:
     def steps(self) -> int:
         return len(self.regimes) * len(self.ways)
 
+    def declared(self, trials: Sequence[SplitTrial]) -> list[SplitTrial]:
+        """Those with partials, and no more splits than the contract admits."""
+        return [trial for trial in trials if 1 < trial.splits <= self.contract.splits]
+
     def run(self) -> Iterator[SplitTrial]:
         """Every trial, one after another."""
         for regime in self.regimes:
