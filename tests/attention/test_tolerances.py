@@ -231,7 +231,7 @@ def _port(given: Segment, *, score: bool, block: int = 64) -> tuple[Tensor, tupl
 )
 @pytest.mark.parametrize("std", [0.05, 1.0])
 def test_products_stored_in_sixteen_bits_are_declared(
-    declared: str, score: bool, std: float
+    declared: str, *, score: bool, std: float
 ) -> None:
     """A port in torch under autograd, which differentiates the running maximum too."""
     contract = f"online64-bf16[{declared}]"
