@@ -26,7 +26,7 @@ from oracles.attention.backward import (
     recomputed,
 )
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import PackedRows
+from oracles.attention.pipeline import LN2, PackedRows
 from oracles.attention.segment import Segment
 from tests.attention.segments import enclosed, segment, textbook
 
@@ -275,6 +275,24 @@ def _port_ratios(
         method="float64",
     )
     return _worst(_reference(given, contract), {"o": o.detach()}) | _worst(reference, found)
+
+
+@pytest.mark.parametrize("power", [-126, -110])
+@pytest.mark.parametrize("seen", [0.0, 2.0**-126])
+def test_an_output_of_weights_below_the_smallest_normal_number_may_be_0(
+    power: int, seen: float
+) -> None:
+    """The keys with weight have values of (nearly) 0; the others give o all that it has."""
+    given = segment(H=1, h_kv=1, s_q=4, s_k=60, dtype=torch.float32, empty=False)
+    q, k, v = torch.zeros_like(given.q), torch.zeros_like(given.k), given.v.clone()
+    q[..., 0], k[..., 0] = 1.0, torch.linspace(0, -100, 60) / given.scale
+    v[:, torch.linspace(0, -100, 60) / LN2 > power] = seen
+    given = replace(given, q=q, k=k, v=v)
+    found = textbook(given)
+    flushed = torch.full_like(found[0], seen)
+    wrong = {"o": flushed.float(), "lse": found[1].float()}
+    ratio = _worst(_reference(given, "online-fp32", "fp32"), wrong)["o"]
+    assert (ratio <= 1) == (power == -126)
 
 
 @pytest.mark.parametrize("power", [-126, -110])

@@ -120,7 +120,8 @@ def _output_terms(
     scores = layout([(one.values, one.scores) for one in found])
     weights = layout([(one.values, one.weights) for one in found])
     largest = layout([(one.largest, one.weights) for one in found])
-    terms = {"o": output_terms(scores["o"], largest["o"], contract)}
+    underflow = layout([(one.underflow, one.weights) for one in found])
+    terms = {"o": output_terms(scores["o"], largest["o"], underflow["o"], contract)}
     if "lse" not in exact:
         return terms
     lse = exact["lse"].high.nan_to_num(neginf=0.0)

@@ -34,12 +34,15 @@ class ForwardTerms:
         scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|.
         weights: [H, s_q] root of sum_j P_ij^2: what independent roundings of P make of their sum.
         largest: [H, s_q, d_v] P_ij |V_j| of the key with the largest P.
+        underflow: [H, s_q, d_v] sum over visible keys of |V_j| + 1: what o loses where every P and
+            every product with V is wrong by 1.
     """
 
     values: Tensor
     scores: Tensor
     weights: Tensor
     largest: Tensor
+    underflow: Tensor
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def forward_terms(segment: Segment) -> ForwardTerms:
         _score_terms(segment, P),
         P.square().sum(-1).sqrt().view(rows),
         _largest_term(P, sizes).view(*rows, v.shape[-1]),
+        (packed(segment, torch.float64).visible.double() @ (sizes + 1)).view(*rows, v.shape[-1]),
     )
 
 

@@ -46,18 +46,21 @@ class OutputTerms:
     undefined: Tensor | None = None
 
 
-def output_terms(values: Tensor, largest: Tensor, contract: AttentionContract) -> OutputTerms:
+def output_terms(
+    values: Tensor, largest: Tensor, underflow: Tensor, contract: AttentionContract
+) -> OutputTerms:
     """Those of o.
 
-    Math: floor = 2 u sum_j P_ij |V_j|, u the accumulator's unit, and u_P P_im |V_m|, m the key of
+    Math: floor = 2 u sum_j P_ij |V_j| + s sum_j (|V_j| + 1), u the accumulator's unit and s its
+    smallest normal number, below which P and its products with V may be 0, and u_P P_im |V_m|, m the key of
     the largest P, where the maximum may lag: that P is 1 and stored exactly where it does not, else
     rounded as all others are, by how much depends on where blocks begin.
 
     Args:
-        values, largest: as in `ForwardTerms`.
+        values, largest, underflow: as in `ForwardTerms`.
     """
     relative = OUTPUT_ROUNDINGS * contract.accumulate.unit
-    floor = relative * values
+    floor = relative * values + contract.accumulate.min_normal * underflow
     if contract.lazy:
         floor = floor + contract.storage("P").unit * largest
     return OutputTerms(None, floor, relative)
