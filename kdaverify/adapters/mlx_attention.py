@@ -66,4 +66,6 @@ ATTENTION: Final = operator_kernel(
     },
     FRAMEWORKS["torch"],
 )
-"""On a CPU it scales q first, and stores it, scores and normalised weights in the format of q."""
+"""On a CPU it scales q first, and stores it, scores and normalised weights in the format of q. Its
+documentation has the lower-right alignment of "causal", and nothing about rows without keys.
+"""
