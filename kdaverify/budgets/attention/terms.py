@@ -34,7 +34,7 @@ class ForwardTerms:
         scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|.
         weights: [H, s_q] root of sum_j P_ij^2: what independent roundings of P make of their sum.
         largest: [H, s_q, d_v] P_ij |V_j| of the key with the largest P.
-        underflow: [H, s_q, d_v] sum over visible keys of |V_j| + 1: what o loses where every P and
+        underflow: [H, s_q, d_v] sum over visible keys of |V_j| + 1: its error where every P and
             every product with V is wrong by 1.
     """
 
