@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from kdaverify.adapters.base import Adapter
+    from kdaverify.adapters.entry_point import Function
     from kdaverify.budgets.formats import Format
     from kdaverify.budgets.standard import Reference
     from kdaverify.checks.calls.rule import CallRule
@@ -49,6 +50,7 @@ BLOCKS: Final = (1, 16, 32, 64, 128)
 """Sizes of tiles: what a kernel does otherwise above one of them."""
 NO_BACKWARD: Final = "it declares that it has no backward"
 NO_LAWS: Final = "its operator has none"
+FILES: Final = "its outputs come from files"
 
 
 def called(adapter: Adapter, profile: str) -> Choices:
@@ -241,6 +243,30 @@ class CallOperator(Operator):
             {"dtype": dtypes, "named": self.panel, "lawful": self.lawful, "called": called}
         )
 
+    def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The parameters of a function of it: those passed by place, and those passed by name.
+
+        Raises:
+            AdapterError: no function of it can be called apart from the harness.
+        """
+        names = self.signature.names()
+        # a dataclass each
+        others = tuple(field.name for field in fields(self.call) if field.name not in names)  # pyright: ignore[reportArgumentType]
+        return names, others
+
+    def wrapped(self, function: Function, options: Mapping[str, Any]) -> Adapter:
+        """The adapter of a function of torch tensors; see `kernel`.
+
+        Args:
+            options: those of the decorator that were given.
+        Raises:
+            AdapterError: there is no such option or value, or adapters of it are classes.
+        """
+        del function, options
+        from kdaverify.adapters.base import AdapterError  # it needs this module first
+
+        raise AdapterError(f"op={self.name!r} is implemented by an Adapter class, not a function")
+
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
         """The laws that an implementation is tested on, each with a format;
         none where the operator has none.
@@ -276,11 +302,13 @@ class CallOperator(Operator):
         no case of them is generated.
         """
         del profile
-        lacking = (
+        lacking: dict[str, str] = (
             {}
             if adapter.differentiable
             else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
         )
+        if not adapter.open_ended:
+            lacking["calls"] = FILES
         return lacking if self.laws() else {**lacking, "laws": NO_LAWS}
 
     def exposed(self, adapter: Adapter, profile: str) -> tuple[str, ...]:

@@ -48,7 +48,8 @@ def check(
         return skipped(reason)
     found = PROPERTIES[name].check(adapter, problem, **detail)
     device_memory.release()
-    return found
+    # What stands in for outputs while calls are written down breaks whatever law looks at it.
+    return found if adapter.answers else skipped("exported, not judged")
 
 
 def is_of_gradients(name: str, detail: Mapping[str, Any]) -> bool:

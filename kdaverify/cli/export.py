@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,8 +14,11 @@ from rich.text import Text
 
 from kdaverify.cli.complaint import HARNESS, Complaint, complain
 from kdaverify.cli.request import Request
+from kdaverify.operator import DEFAULT
 
 if TYPE_CHECKING:
+    from kdaverify.adapters.declaration import Declaration
+    from kdaverify.adapters.declared_function import FunctionInWords
     from kdaverify.adapters.exchange.manifest import Manifest
 
 DTYPES = "format of q, k, v, beta and o: fp64, fp32, bf16 or fp16; repeatable (default: fp32)"
@@ -22,6 +26,9 @@ CONTRACT = (
     "preset such as chunk64-bf16, for all formats; or FORMAT=PRESET, repeatable (default:"
     " recurrent-fp32)"
 )
+OP = "the operator: kda (also Gated DeltaNet and DeltaNet, by --gates), attention, short_conv, ..."
+OPTION = "of another operator than kda, its own option NAME=VALUE, such as lse=2; repeatable"
+WITHOUT = "of another operator than kda, a parameter that the kernel does not take; repeatable"
 SCALE = (
     "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
     " the call"
@@ -39,6 +46,9 @@ def export(
         int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")
     ] = None,
     name: Annotated[str, typer.Option(help="of the implementation; default: the folder's")] = "",
+    op: Annotated[str, typer.Option(help=OP)] = DEFAULT,
+    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
+    without: Annotated[list[str] | None, typer.Option(help=WITHOUT)] = None,
     dtype: Annotated[list[str] | None, typer.Option(help=DTYPES)] = None,
     contract: Annotated[list[str] | None, typer.Option(help=CONTRACT)] = None,
     layout: Annotated[
@@ -90,6 +100,8 @@ def export(
 
     kdaverify export cases --dtype bf16 --contract chunk64-bf16 --state vk --packing cu_seqlens
 
+    kdaverify export cases --op short_conv --dtype bf16 --option conv_state=W-1 --without bias
+
     There, with cases/ copied: python run.py my_module:my_function --framework jax
 
     Here, with cases/outputs/ brought back: kdaverify score cases
@@ -119,33 +131,41 @@ def export(
         dtypes=dtype,
         contract=contract,
     )
-    return _export(
-        folder,
-        _draft(folder, profile, kda_seed, {"name": name or folder.resolve().name, **words}),
-        Console(),
-    )
+    words["name"] = name or folder.resolve().name
+    own = OwnWords(op, tuple(option or ()), tuple(without or ()))
+    return _export(folder, _draft(folder, profile, kda_seed, words, own), Console())
 
 
-def _words(**given: str | int | list[str] | list[int] | None) -> dict[str, str]:
+def _words(**given: Any) -> dict[str, str]:
     """Options as NAME:option=value has them."""
     texts = {True: "yes", False: "no"}
     return {
         option: (
             "+".join(map(str, value))
-            if isinstance(value, list)
+            if isinstance(value, list | tuple)
             else texts[value]
             if isinstance(value, bool)
             else str(value)
         )
         for option, value in given.items()
-        if value not in (None, [])
+        if value not in (None, [], ())
     }
 
 
-def _draft(folder: Path, profile: str, seed: int | None, words: dict[str, str]) -> Manifest:
+@dataclass(frozen=True)
+class OwnWords:
+    """What is said of a kernel of another operator than KDA; see the options of `export`."""
+
+    op: str
+    options: tuple[str, ...]
+    without: tuple[str, ...]
+
+
+def _draft(
+    folder: Path, profile: str, seed: int | None, words: dict[str, str], own: OwnWords
+) -> Manifest:
     """Makes the folder, with a manifest that has no cases yet."""
     from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.declaration import declared
     from kdaverify.adapters.exchange.folder import prepare
     from kdaverify.adapters.exchange.manifest import Manifest
     from kdaverify.plugin.options import default_seed
@@ -155,17 +175,29 @@ def _draft(folder: Path, profile: str, seed: int | None, words: dict[str, str]) 
         raise Complaint(f"{folder}: wanted a name without commas; name another folder")
     try:
         check_profile(profile)
-        declaration = declared(words)
         drawn_from = default_seed(profile, datetime.now(UTC)) if seed is None else seed
-        draft = Manifest(
-            profile=profile, seed=drawn_from, declaration=declaration, keywords=declaration.keywords
-        )
+        draft = Manifest.draft(_declaration(words, own), profile=profile, seed=drawn_from)
         prepare(folder, draft)
     except AdapterError as error:
         raise Complaint(str(error)) from None
     except ValueError as error:
         raise Complaint(f"--{error}") from None
     return draft
+
+
+def _declaration(words: dict[str, str], own: OwnWords) -> Declaration | FunctionInWords:
+    from kdaverify.adapters.declaration import Declaration, declared
+    from kdaverify.adapters.declared_function import function_in_words
+
+    if own.op == DEFAULT:
+        if own.options or own.without:
+            raise Complaint(
+                "--option and --without are of other operators than kda: name it by --op"
+            )
+        return declared(words)
+    usual = _words(**{name: field.default for name, field in Declaration.model_fields.items()})
+    said = {name: text for name, text in words.items() if text != usual.get(name)}
+    return function_in_words(own.op, said, own.options, own.without)
 
 
 def _export(folder: Path, draft: Manifest, console: Console) -> int:

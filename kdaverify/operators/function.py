@@ -77,6 +77,18 @@ class FunctionOperator(CallOperator):
     width: ClassVar[str]
     has_backward: ClassVar[bool] = True
 
+    def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self.positional, self.keywords
+
+    def wrapped(self, function: Function, options: Mapping[str, Any]) -> Adapter:
+        from kdaverify.adapters.frameworks import FRAMEWORKS
+        from kdaverify.adapters.operator_kernel import operator_kernel  # it needs this module first
+
+        read = {
+            name: float(value) if name in self.numbers else value for name, value in options.items()
+        }
+        return operator_kernel(self.name, function, read, FRAMEWORKS["torch"])
+
     @abc.abstractmethod
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """The contracts of a format by name, the default first."""
@@ -196,7 +208,7 @@ class FunctionOperator(CallOperator):
             found = execute(adapter, problem.inputs(), adapter.exposes(problem)).outputs
         except CallError as fault:
             return Outcome(fault.output, fault.status, f"preflight: {fault}{self.advice(fault)}")
-        said = self.otherwise(adapter, problem, found)
+        said = self.otherwise(adapter, problem, found) if adapter.answers else None
         return Outcome(
             "call",
             Status.CONVENTION if said else Status.PASS,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.entry_point import Function
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import ExactValues, StorageContract, sampled_reference
 from kdaverify.budgets.standard import Reference
@@ -96,6 +97,11 @@ class PipelineOperator(CallOperator):
     @abc.abstractmethod
     def roundings(self, call: Any) -> int:
         """Roundings on the longest path from an input to a result, or to a gradient."""
+
+    def wrapped(self, function: Function, options: Mapping[str, Any]) -> Adapter:
+        from kdaverify.operators.pipeline_kernel import PipelineFunction  # it needs this one first
+
+        return PipelineFunction(self, function, options)
 
     def run(self, x: PassInputs, arithmetic: Arithmetic) -> dict[str, Tensor]:
         """Outputs without cotangents, gradients with them."""

@@ -1,7 +1,10 @@
-"""A kernel of a pipeline operator: its pipeline in torch, with a stage replaced a planted fault."""
+"""Kernels of a pipeline operator: its pipeline in torch, with a stage replaced a planted fault, and
+functions of anybody.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -9,7 +12,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
+from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.operators.pipeline import PassInputs, PipelineOperator
@@ -82,3 +86,41 @@ class PipelineKernel(Adapter):
     def _stored(self, x: PassInputs, name: str, tensor: Tensor) -> Tensor:
         dtype = format_of(next(iter(x.call.tensors().values())).dtype).name
         return tensor.to(self.contract(dtype).storage(name).dtype)
+
+
+class PipelineFunction(PipelineKernel):
+    """A function of an operator's inputs and numbers that returns its outputs.
+
+    Args:
+        function: takes the inputs that its signature names by place, numbers by name.
+        options: name and dtypes.
+    Raises:
+        AdapterError: there are other options.
+    """
+
+    differentiable = False
+
+    def __init__(
+        self, operator: PipelineOperator, function: Function, options: Mapping[str, Any]
+    ) -> None:
+        own = getattr(function, "__name__", type(function).__name__)
+        if others := sorted(options.keys() - {"name", "dtypes"}):
+            raise AdapterError(
+                f"kernel {own!r}: op={operator.name!r} has no option {others[0]}; it has name,"
+                " dtypes"
+            )
+        super().__init__(operator, options.get("name", own), options.get("dtypes", ("fp32",)))
+        self._function, named = function, inspect.signature(function).parameters
+        self._tokens, self._keywords = (
+            tuple(name for name in names if name in named) for names in operator.parameters()
+        )
+
+    def forward(self, inputs: Any) -> dict[str, Any]:
+        given = {**inputs.tensors(), **inputs.numbers()}
+        returned = self._function(
+            *(given.get(name) for name in self._tokens),
+            **{name: given.get(name) for name in self._keywords},
+        )
+        self._ran = place_of(self._function)
+        parts = returned if isinstance(returned, tuple | list) else (returned,)
+        return dict(zip(self._pipeline.signature.returned, parts, strict=False))

@@ -79,12 +79,17 @@ class Elsewhere(Declared):
     ) -> None:
         super().__init__(declaration)
         self._place, self._limit = place, limit
+        signature = {
+            "positional": declaration.tokens,
+            "keywords": declaration.keywords,
+            "returned": RETURNED,
+        }
         reported = (
             place.kernel,
             place.step,
             place.backward,
             place.framework,
-            json.dumps(declaration.keywords),
+            json.dumps(signature),
         )
         self._interpreter = interpreter or PythonInterpreter(place.python, reported, limit)
         self._last: ExchangedOutputs | None = None
@@ -115,9 +120,7 @@ class Elsewhere(Declared):
         )
 
     def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
-        tensors = {
-            name: value for name, value in call.arguments.items() if isinstance(value, Tensor)
-        }
+        tensors = call.tensors
         leaves = [name for name, value in tensors.items() if value.requires_grad]
         names: list[str] = []
 
@@ -151,17 +154,8 @@ class Elsewhere(Declared):
         self, call: DeclaredCall, entry: Entry, tensors: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """What the other interpreter returns for one call, by name."""
-        folder, tested = (
-            self._interpreter.folder,
-            ExportedCall(
-                file=FILE,
-                entry=entry,
-                scale=call.arguments.get("scale"),
-                state_from=None,
-                sha256="",
-                outputs={},
-            ),
-        )
+        folder = self._interpreter.folder
+        tested = ExportedCall(file=FILE, entry=entry, values=call.values)
         for left in (folder / OUTPUTS).iterdir():
             left.unlink()
         # A file holds no two names of one memory.
@@ -173,7 +167,7 @@ class Elsewhere(Declared):
             folder / INPUTS / FILE,
         )
         self._interpreter.ask(tested)
-        self._last = answer(folder, tested)
+        self._last = answer(folder, tested, tuple(GRADIENTS) if entry == "vjp" else RETURNED)
         return self._last.outputs
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,6 @@ from torch import Tensor
 
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
 from kdaverify.adapters.isolation.fault import CallFailure
-from oracles.tensors import GRADIENTS
-from oracles.tensors import OUTPUTS as NAMES
 
 ANSWERS = "answers"
 AGAIN = "delete it, run run.py again where the kernel is, and bring it back"
@@ -31,9 +30,11 @@ class ExchangedOutputs:
     about: dict[str, str]
 
 
-def answer(folder: Path, call: ExportedCall) -> ExchangedOutputs:
+def answer(folder: Path, call: ExportedCall, wanted: Sequence[str]) -> ExchangedOutputs:
     """The outputs of `call` in `folder`.
 
+    Args:
+        wanted: the names that they may have.
     Raises:
         Fault: UNANSWERED where there are none; ERROR or CRASH where the kernel raised or ended its
             process; ERROR where the file is cut off, answers another call, or holds something else.
@@ -52,7 +53,6 @@ def answer(folder: Path, call: ExportedCall) -> ExchangedOutputs:
             "ERROR",
             f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}",
         ) from None
-    wanted = tuple(GRADIENTS) if call.entry == "vjp" else NAMES
     strangers = sorted(set(outputs) - set(wanted))
     if strangers:
         raise CallFailure(
@@ -83,10 +83,10 @@ def _unanswered(path: Path) -> CallFailure:
 
 
 def _digest(folder: Path, call: ExportedCall) -> str:
-    """SHA-256 of what the call was made from: its input file and, where its state comes from
-    another call, that one's outputs.
+    """SHA-256 of what the call was made from: its input file, and the outputs of the calls that it
+    is linked to.
     """
+    linked = dict(call.links.values())
     content = [(folder / INPUTS / call.file).read_bytes()]
-    if call.state_from is not None:
-        content.append((folder / OUTPUTS / call.state_from).read_bytes())
+    content += [(folder / OUTPUTS / file).read_bytes() for file in linked]
     return hashlib.sha256(b"".join(content)).hexdigest()

@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kdaverify.adapters.base import Adapter, Output
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.declaration import Declaration
+from kdaverify.adapters.declared_function import FunctionInWords
 from kdaverify.adapters.kernel import KernelAdapter, adapted
-from kdaverify.budgets.contract import Contract
-from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
-from oracles.inputs import Inputs
 
 Entry = Literal["forward", "step", "vjp"]
+Arguments = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -34,36 +35,61 @@ class DeclaredCall:
     """
 
     entry: Entry
-    inputs: Inputs
-    arguments: dict[str, Any]
+    inputs: Any
+    arguments: Arguments
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The arguments that are tensors."""
+        return {name: x for name, x in self.arguments.items() if isinstance(x, Tensor)}
+
+    @property
+    def values(self) -> dict[str, float | str]:
+        """The numbers and words beside them; what is absent is not there."""
+        return {
+            name: x
+            for name, x in self.arguments.items()
+            if x is not None and not isinstance(x, Tensor)
+        }
 
 
 class _Function:
     """A callable whose signature is what the declaration says."""
 
-    def __init__(self, call: Callable[[dict[str, Any]], Any], declaration: Declaration) -> None:
-        tokens = [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name in declaration.tokens
-        ]
-        others = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in declaration.keywords
-        ]
-        self.__signature__ = inspect.Signature([*tokens, *others])
+    def __init__(
+        self, call: Callable[[Arguments], Any], tokens: Sequence[str], keywords: Sequence[str]
+    ) -> None:
+        by_place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.__signature__ = inspect.Signature(
+            [
+                *(inspect.Parameter(name, by_place) for name in tokens),
+                *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords),
+            ]
+        )
         self._call = call
 
-    def __call__(self, **arguments: Any) -> Any:
-        return self._call(arguments)
+    def __call__(self, *tokens: Any, **named: Any) -> Any:
+        return self._call(dict(self.__signature__.bind(*tokens, **named).arguments))
 
 
-def adapter_of(declaration: Declaration, call: Callable[[dict[str, Any]], Any]) -> KernelAdapter:
-    """The adapter of a declared kernel that is called as `call`, which gets all arguments as one
-    mapping.
+def kda_adapter(declaration: Declaration, call: Callable[[Arguments], Any]) -> KernelAdapter:
+    """The adapter of a declared KDA kernel that is called as `call`, which gets all arguments as
+    one mapping.
 
     Raises:
         AdapterError: an option has no such value, or contradicts another.
     """
-    return adapted(declaration, _Function(call, declaration))
+    return adapted(declaration, _Function(call, declaration.tokens, declaration.keywords))
+
+
+def adapter_of(
+    declaration: Declaration | FunctionInWords, call: Callable[[Arguments], Any]
+) -> Adapter:
+    """The same of a kernel of any operator."""
+    if isinstance(declaration, Declaration):
+        return kda_adapter(declaration, call)
+    function = _Function(call, declaration.tokens, declaration.keywords)
+    return declaration.operator.wrapped(function, declaration.options)
 
 
 class Declared(Adapter):
@@ -75,45 +101,44 @@ class Declared(Adapter):
 
     barriers = all_behind("calls go to the kernel as files and come back as files")
 
-    def __init__(self, declaration: Declaration) -> None:
+    def __init__(self, declaration: Declaration | FunctionInWords) -> None:
         self.declaration = declaration
         self._kernel = adapter_of(
             declaration, lambda arguments: self.carry(DeclaredCall(*self._tested, arguments))
         )
-        self.name, self.dtypes, self.conventions = (
-            self._kernel.name,
-            self._kernel.dtypes,
-            self._kernel.conventions,
-        )
-        self.domain, self.deterministic = self._kernel.domain, declaration.deterministic
+        for name in ("op", "name", "dtypes", "conventions", "domain", "takes"):
+            setattr(self, name, getattr(self._kernel, name))
+        self.deterministic = declaration.deterministic
 
     @abc.abstractmethod
-    def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
-        """(o, final_state) of one call in the kernel's conventions."""
+    def carry(self, call: DeclaredCall) -> tuple[Any, ...]:
+        """The outputs of one call in the kernel's conventions, None for those that are not
+        returned.
+        """
 
-    def contract(self, dtype: str) -> Contract:
+    def contract(self, dtype: str) -> Any:
         return self._kernel.contract(dtype)
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Any) -> str | None:
         return self._kernel.supports(problem)
 
-    def exposes(self, problem: Problem) -> tuple[str, ...]:
+    def exposes(self, problem: Any) -> tuple[str, ...]:
         return self._kernel.exposes(problem)
 
-    def received(self, inputs: Inputs) -> Inputs:
+    def received(self, inputs: Any) -> Any:
         return self._kernel.received(inputs)
 
-    def forward(self, inputs: Inputs) -> Output:
-        self._tested: tuple[Entry, Inputs] = ("forward", inputs)
+    def forward(self, inputs: Any) -> Any:
+        self._tested: tuple[Entry, Any] = ("forward", inputs)
         return self._kernel.forward(inputs)
 
-    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+    def gradients(self, inputs: Any, cotangents: Cotangents) -> Gradients[Any]:
         del inputs, cotangents
         raise ForwardOnlyError(
             "calls go to the kernel as files and come back as files, which carry outputs and no"
             " gradients"
         )
 
-    def step(self, inputs: Inputs) -> Output:
+    def step(self, inputs: Any) -> Any:
         self._tested = ("step", inputs)
         return self._kernel.step(inputs)

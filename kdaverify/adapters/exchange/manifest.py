@@ -14,12 +14,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 import kdaverify
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.declaration import Declaration
-from kdaverify.adapters.exchange.declared import Entry
+from kdaverify.adapters.declared_function import FunctionInWords
+from kdaverify.adapters.exchange.declared import Entry, adapter_of
 
 NAME: Final = "manifest.json"
 INPUTS: Final = "inputs"
 OUTPUTS: Final = "outputs"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+"""2: any operator; values by name where 1 had the scale, links where it had the state alone."""
 
 
 class ExchangeError(AdapterError):
@@ -48,18 +50,19 @@ class ExportedCall(Frozen):
         file: name of its file, in the folder of the inputs and in that of the outputs.
         entry: "forward", "step" for decoding one token, or "vjp" for the gradients; the file of
             that holds do and d_final_state too.
-        scale: the factor of o that the function gets.
-        state_from: the call whose final state is the initial state of this one, by its file.
+        values: the numbers and words that the function gets, by name.
+        links: the inputs that are outputs of earlier calls, each with that call's file and the name
+            of the output.
         sha256: of the input file.
-        outputs: what is wanted, in the kernel's conventions.
+        outputs: what is wanted, in the kernel's conventions, where these are known.
     """
 
     file: str
     entry: Entry
-    scale: float | None
-    state_from: str | None
-    sha256: str
-    outputs: dict[str, Outline]
+    values: dict[str, bool | int | float | str] = {}
+    links: dict[str, tuple[str, str]] = {}
+    sha256: str = ""
+    outputs: dict[str, Outline] = {}
 
 
 class ExportedCase(Frozen):
@@ -80,7 +83,8 @@ class Manifest(Frozen):
     Args:
         kdaverify: the version that exported: another one may have other tests.
         profile, seed: of the session.
-        keywords: what the function gets by name.
+        positional, keywords: what the function gets by place, and by name.
+        returned: what it may return, in order.
         digest: of everything else here; "" until the export is complete.
     """
 
@@ -88,10 +92,30 @@ class Manifest(Frozen):
     kdaverify: str = kdaverify.__version__
     profile: str
     seed: int
-    declaration: Declaration
+    declaration: Declaration | FunctionInWords
+    positional: tuple[str, ...]
     keywords: tuple[str, ...]
+    returned: tuple[str, ...]
     cases: tuple[ExportedCase, ...] = ()
     digest: str = ""
+
+    @classmethod
+    def draft(
+        cls, declaration: Declaration | FunctionInWords, *, profile: str, seed: int
+    ) -> Manifest:
+        """That of an export that has no cases yet.
+
+        Raises:
+            AdapterError: the declaration contradicts itself.
+        """
+        return cls(
+            profile=profile,
+            seed=seed,
+            declaration=declaration,
+            positional=declaration.tokens,
+            keywords=declaration.keywords,
+            returned=adapter_of(declaration, dict).operator.signature.returned,
+        )
 
     @property
     def calls(self) -> tuple[ExportedCall, ...]:

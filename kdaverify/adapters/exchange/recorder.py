@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET
+from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
 from kdaverify.adapters.exchange.manifest import (
     INPUTS,
@@ -20,12 +22,17 @@ from kdaverify.adapters.exchange.manifest import (
     Manifest,
     Outline,
 )
-from kdaverify.budgets.formats import format_of
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.execute import dtype_name
 
-# Final states handed out here are constants that no regime draws and every format holds,
-# distinguished by the number of their call.
+# Outputs handed out here are constants that no regime draws and every format holds, distinguished
+# by the number of their call and their own.
 _MARK: Final = -(2.0**-9)
 _MARKS: Final = 128
+
+
+class _WrittenDown(Exception):
+    """Ends a call: nobody has its outputs yet."""
 
 
 class Recorder(Declared):
@@ -46,40 +53,40 @@ class Recorder(Declared):
         self._numbers: dict[str, int] = {}
         self._calls: list[ExportedCall] = []
         self._number = 0
-        self._states: list[Tensor] = []
+        self._given: list[dict[str, Tensor]] = []
 
     def begin(self, case: str) -> None:
         # A test may come twice: the conventions are tested before anything else, and as a suite.
-        self._calls, self._states = [], []
+        self._calls, self._given = [], []
         self._cases[case] = self._calls
         self._number = self._numbers.setdefault(case, len(self._cases))
 
-    def carry(self, call: DeclaredCall) -> tuple[Tensor, Tensor]:
-        outputs = self._stand_ins(call)
-        number = len(self._calls)
-        tensors = {
-            name: value for name, value in call.arguments.items() if isinstance(value, Tensor)
-        }
-        source = self._source(tensors.get("initial_state"))
-        if source is not None:
-            del tensors["initial_state"]
-        file = f"{self._number:05d}-{number}.safetensors"
+    def forward(self, inputs: Any) -> dict[str, Tensor]:
+        with suppress(_WrittenDown):
+            super().forward(inputs)
+        return self._given[-1]
+
+    def step(self, inputs: Any) -> dict[str, Tensor]:
+        with suppress(_WrittenDown):
+            super().step(inputs)
+        return self._given[-1]
+
+    def carry(self, call: DeclaredCall) -> NoReturn:
+        links = self._links(call)
+        file, found = f"{self._number:05d}-{len(self._calls)}.safetensors", self._stand_ins(call)
+        tensors = {name: x for name, x in call.tensors.items() if name not in links}
         self._calls.append(
             ExportedCall(
                 file=file,
                 entry=call.entry,
-                scale=call.arguments.get("scale"),
-                state_from=source,
+                values=call.values,
+                links=links,
                 sha256=self._write(file, tensors),
-                outputs={
-                    name: _outline(outputs[name])
-                    for name in outputs
-                    if name == "o" or self.declaration.final_state
-                },
+                outputs=self._outlines(call, found),
             )
         )
-        self._states.append(outputs["final_state"])
-        return outputs["o"], outputs["final_state"]
+        self._given.append(found)
+        raise _WrittenDown
 
     def proof(self) -> str:
         return f"{NOTHING_YET}: calls are written down"
@@ -96,27 +103,50 @@ class Recorder(Declared):
         return manifest
 
     def _stand_ins(self, call: DeclaredCall) -> dict[str, Tensor]:
-        x, number = call.inputs, len(self._states)
-        carry = self.contract(format_of(x.q.dtype).name).carry.dtype
-        state = torch.full((x.N, x.HV, x.K, x.V), _MARK * (1 + number % _MARKS), dtype=carry)
-        canonical = {"o": torch.zeros(x.v.shape, dtype=x.q.dtype), "final_state": state}
-        return {name: self.conventions.hand(name, tensor, x) for name, tensor in canonical.items()}
+        x, dtype = call.inputs, dtype_name(call.inputs)
+        contract, names = self.contract(dtype), self._draft.returned
+        first = len(self._given) * len(names)
 
-    def _source(self, state: Tensor | None) -> str | None:
-        """The call of this case whose final state `state` is."""
-        for call, known in zip(reversed(self._calls), reversed(self._states), strict=True):
-            if (
-                state is not None
-                and state.dtype == known.dtype
-                and state.numel()
-                and torch.equal(state, known)
-            ):
-                return call.file
+        def stand_in(name: str, number: int) -> Tensor:
+            kind = self.operator.output_format(name, contract, FORMATS[dtype]).dtype
+            return torch.full(x.signature.shape(name, x), _MARK * (1 + number % _MARKS), dtype=kind)
+
+        return {name: stand_in(name, first + number) for number, name in enumerate(names)}
+
+    def _links(self, call: DeclaredCall) -> dict[str, tuple[str, str]]:
+        """The inputs that are outputs of earlier calls of this case, the latest first."""
+        given = {name: x for name, x in call.inputs.tensors().items() if name in call.arguments}
+        found = {name: self._source(x) for name, x in given.items()}
+        return {name: source for name, source in found.items() if source is not None}
+
+    def _source(self, tensor: Tensor) -> tuple[str, str] | None:
+        """The call, by its file, and the output that a tensor is."""
+        for call, outputs in zip(reversed(self._calls), reversed(self._given), strict=True):
+            for name, known in outputs.items():
+                if (
+                    tensor.dtype == known.dtype
+                    and tensor.numel()
+                    and torch.equal(tensor.to("cpu"), known)
+                ):
+                    return call.file, name
         return None
 
+    def _outlines(self, call: DeclaredCall, found: dict[str, Tensor]) -> dict[str, Outline]:
+        """Only KDA has a way back from the canonical outputs to those of a kernel."""
+        if not isinstance(self.declaration, Declaration):
+            return {}
+        names = ("o", "final_state") if self.declaration.final_state else ("o",)
+        return {
+            name: _outline(self.conventions.hand(name, found[name], call.inputs)) for name in names
+        }
+
     def _write(self, file: str, tensors: dict[str, Tensor]) -> str:
-        content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
-        path = self._folder / INPUTS / file
+        # A file holds no two names of one memory.
+        kept = {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
+        content, path = save(kept), self._folder / INPUTS / file
         try:
             path.write_bytes(content)
         except OSError as error:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kdaverify.checks.property_table import named
-from kdaverify.operator import NO_BACKWARD
+from kdaverify.operator import FILES, NO_BACKWARD
 from kdaverify.operators.kda.axes import drifting
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
         "jacobian": _no_tiny_problem(adapter),
         "self_consistency": "it takes fp64 alone" if {*adapter.dtypes} <= {"fp64"} else "",
         "drift": _no_drift(adapter),
-        "calls": "" if adapter.open_ended else "its outputs come from files",
+        "calls": "" if adapter.open_ended else FILES,
         "extreme_gates": f"it takes no extreme gate ({refused})" if refused else "",
     }
     return {name: reason for name, reason in lacks.items() if reason}

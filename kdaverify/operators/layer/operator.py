@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from hypothesis import strategies as st
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
@@ -52,6 +52,12 @@ class LayerOperator(FunctionOperator):
     formats = ("fp32", "bf16", "fp16")
     width = "D"
     telling = ("T", "B")
+
+    def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        raise AdapterError(
+            "op='layer': its cache lives between calls, so they fit into no files; test it where it"
+            " runs"
+        )
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         return {"layer": StorageContract(f"layer-{io.name}", io, FORMATS["fp32"])}

@@ -72,9 +72,7 @@ def export(tmp_path: Path, questions: list[Question]) -> Export:
     def call(name: str = "cases", **changes: str) -> Path:
         folder = tmp_path / name
         declaration = declared({**WORDS, **changes})
-        draft = Manifest(
-            profile="smoke", seed=0, declaration=declaration, keywords=declaration.keywords
-        )
+        draft = Manifest.draft(declaration, profile="smoke", seed=0)
         prepare(folder, draft)
         recorder = Recorder(folder, draft)
         judged(recorder, questions)
@@ -96,7 +94,7 @@ def answered(folder: Path, function: Callable[..., Any] = right) -> Path:
         for call in case["calls"]:
             runner.answer(
                 call,
-                manifest["keywords"],
+                manifest,
                 functions,
                 "torch",
                 {"function": "port:right", "torch": "9.9"},

@@ -8,7 +8,7 @@ import pytest
 
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.declaration import WORDS, Declaration, declared
-from kdaverify.adapters.exchange.declared import adapter_of
+from kdaverify.adapters.exchange.declared import kda_adapter
 from kdaverify.adapters.exchange.manifest import Manifest
 from kdaverify.adapters.exchange.recorder import Recorder
 from kdaverify.adapters.registry import find
@@ -17,7 +17,7 @@ from tests.adapters.standins import Ask
 
 def test_what_is_not_declared_takes_the_strictest_reading() -> None:
     assert declared({"name": "port"}) == Declaration(name="port")
-    adapter = adapter_of(declared({"name": "port"}), dict)
+    adapter = kda_adapter(declared({"name": "port"}), dict)
     assert (adapter.dtypes, adapter.contract("fp32").name, adapter.conventions.packing) == (
         ("fp32",),
         "recurrent-fp32",
@@ -26,7 +26,7 @@ def test_what_is_not_declared_takes_the_strictest_reading() -> None:
 
 
 def test_formats_and_contracts_come_in_lists() -> None:
-    adapter = adapter_of(
+    adapter = kda_adapter(
         declared(
             {"name": "x", "dtypes": "bf16+fp32", "contract": "fp32=chunk64-fp32+bf16=chunk64-bf16"}
         ),
@@ -46,13 +46,13 @@ def test_the_function_gets_what_the_declaration_says() -> None:
 
 def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(ask: Ask, tmp_path: Path) -> None:
     declaration = declared({"name": "x", "widths": "64+128", "grouped_heads": "no"})
-    adapter = adapter_of(declaration, dict)
+    adapter = kda_adapter(declaration, dict)
     assert adapter.supports(ask(K=64, V=128)) is None
     assert "no K = 8: it takes widths of 64, 128 alone" in str(adapter.supports(ask()))
     assert "no 3 value heads a key head (HV = 3, H = 1): it takes 1 alone" in str(
         adapter.supports(ask(K=64, V=64, H=1))
     )
-    draft = Manifest(profile="smoke", seed=0, declaration=declaration, keywords=())
+    draft = Manifest.draft(declaration, profile="smoke", seed=0)
     assert Recorder(tmp_path, draft).domain.widths == (64, 128)
 
 
@@ -72,7 +72,7 @@ def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(ask: Ask, tmp_
 )
 def test_a_wrong_word_is_named(words: dict[str, str], complaint: str) -> None:
     with pytest.raises(AdapterError, match=complaint):
-        adapter_of(declared({"name": "x", **words}), dict)
+        kda_adapter(declared({"name": "x", **words}), dict)
 
 
 @pytest.mark.parametrize("spec", ["offline", "elsewhere"])

@@ -99,10 +99,10 @@ def test_nothing_is_judged_while_calls_are_written_down(
 
 def test_a_resumed_call_names_the_call_whose_state_it_takes(export: Export) -> None:
     cases = json.loads((export() / "manifest.json").read_text())["cases"]
-    sources = [[call["state_from"] for call in case["calls"]] for case in cases]
+    links = [[call["links"] for call in case["calls"]] for case in cases]
     files = [call["file"] for call in cases[1]["calls"]]
-    assert sources[1] == [None, *files[:-1]]
-    assert set(sources[0] + sources[2]) == {None}
+    assert links[1] == [{}, *({"initial_state": [file, "final_state"]} for file in files[:-1])]
+    assert not any(links[0] + links[2])
     assert [call["entry"] for call in cases[1]["calls"]] == [
         "forward",
         "step",

@@ -1,4 +1,4 @@
-"""Runs exported calls through function(q, k, v, g unless gates="none", beta, *, keywords) -> (o, final_state); run again, it goes on."""
+"""Runs exported calls through your function, called as the manifest says (positional, keywords, returned); run again, it goes on."""
 import argparse, functools, hashlib, importlib, json, os, pathlib, platform, sys, traceback
 
 def find(place):
@@ -6,16 +6,16 @@ def find(place):
     sys.path.insert(0, str(pathlib.Path(path).parent))
     return functools.reduce(getattr, name.split("."), importlib.import_module(path.rsplit("/", 1)[-1].removesuffix(".py")))
 
-def answer(call, keywords, functions, framework, about, folder):
+def answer(call, signature, functions, framework, about, folder):
     output, error, part = (folder / "outputs" / (call["file"] + ending) for ending in ("", ".error", ".part"))
     part.write_text("the process ended during this call")
     try:
         io = importlib.import_module("safetensors." + ("flax" if framework == "jax" else framework))
-        files = [folder / "inputs" / call["file"], *(folder / "outputs" / name for name in (call["state_from"],) if name)]
-        x = {**io.load_file(files[0]), "scale": call["scale"], **{"initial_state": io.load_file(f)["final_state"] for f in files[1:]}}
-        returned = functions[call["entry"]](*(x[name] for name in "q k v g beta".split() if name in x), **{name: x.get(name) for name in keywords})
-        pair = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
-        outputs = returned if isinstance(returned, dict) else {name: y for name, y in zip(("o", "final_state"), pair) if y is not None}
+        files, names = [folder / "inputs" / call["file"], *(folder / "outputs" / file for file in dict(call["links"].values()))], signature["returned"]
+        x = {**io.load_file(files[0]), **call["values"], **{name: io.load_file(folder / "outputs" / file)[output] for name, (file, output) in call["links"].items()}}
+        returned = functions[call["entry"]](*map(x.get, signature["positional"]), **{name: x.get(name) for name in signature["keywords"]})
+        parts = returned if isinstance(returned, (tuple, list)) and len(returned) == len(names) else (returned,)
+        outputs = returned if isinstance(returned, dict) else {name: y for name, y in zip(names, parts) if y is not None}
         own = (lambda x: x.detach().clone().contiguous()) if framework == "torch" else importlib.import_module("numpy").ascontiguousarray
         answers = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
         about = {**about, "device": str(getattr([*outputs.values(), None][0], "device", "cpu")), "answers": answers}
@@ -35,6 +35,6 @@ if __name__ == "__main__":
     about = {"function": chosen.function, "python": platform.python_version(), chosen.framework: module.__version__}
     calls = [call for case in manifest["cases"] for call in case["calls"] if not (here / "outputs" / call["file"]).exists()]
     for number, call in enumerate(sorted(calls, key=lambda call: (here / "outputs" / (call["file"] + ".part")).exists()), 1):
-        answer(call, manifest["keywords"], functions, chosen.framework, about, here)
+        answer(call, manifest, functions, chosen.framework, about, here)
         print(f"\r{number} of {len(calls)} calls", end="", flush=True)
     print(f"\n{sum(not (here / 'outputs' / call['file']).exists() for call in calls)} failed; outputs/*.error says why")

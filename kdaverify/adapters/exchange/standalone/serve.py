@@ -23,12 +23,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(
-    folder: Path, kernel: str, others: dict[str, str], framework: str, keywords: list[str]
+    folder: Path,
+    kernel: str,
+    others: dict[str, str],
+    framework: str,
+    signature: dict[str, list[str]],
 ) -> None:
     """Serves until the other end is gone.
 
     Args:
         others: the kernel's step and backward; "" for none of its own.
+        signature: what it gets by place and by name, and what it returns.
     """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a kernel prints is no reply
@@ -52,8 +57,9 @@ def main(
     while True:
         call = calls.get()
         with vjp.wide_types(framework, folder / "inputs" / call["file"]):
-            names = [*keywords, "do", "d_final_state"] if call["entry"] == "vjp" else keywords
-            run.answer(call, names, functions, framework, about, folder)
+            loss = ["do", "d_final_state"] if call["entry"] == "vjp" else []
+            taken = {**signature, "keywords": [*signature["keywords"], *loss]}
+            run.answer(call, taken, functions, framework, about, folder)
         replies.write("\n")
 
 
