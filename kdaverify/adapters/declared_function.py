@@ -92,7 +92,9 @@ def function_in_words(
             f"{strangers[0]}: an option of KDA kernels; op={op!r} has its own as"
             " --option NAME=VALUE"
         )
-    read = {name: _READ[name](text) if name in _READ else text for name, text in words.items()}
+    read: dict[str, Any] = {
+        name: _READ[name](text) if name in _READ else text for name, text in words.items()
+    }
     found = FunctionInWords(op=op, **read, words=dict(map(_pair, own)), without=tuple(without))
     known = [name for names in found.operator.parameters() for name in names]
     if others := [name for name in found.without if name not in known]:

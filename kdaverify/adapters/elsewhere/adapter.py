@@ -78,6 +78,7 @@ class Elsewhere(Declared):
         interpreter: PythonInterpreter | None = None,
     ) -> None:
         super().__init__(declaration)
+        self._declaration = declaration
         self._place, self._limit = place, limit
         signature = {
             "positional": declaration.tokens,
@@ -173,7 +174,7 @@ class Elsewhere(Declared):
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout == "thd" and "cu_seqlens" not in self.declaration.keywords:
             return None
-        declaration = self.declaration.model_copy(update=dataclasses.asdict(conventions))
+        declaration = self._declaration.model_copy(update=dataclasses.asdict(conventions))
         return Elsewhere(declaration, self._place, self._limit, self._interpreter)
 
     def proof(self) -> str:

@@ -50,7 +50,8 @@ def conv_port(
     for n, (b, first, last) in enumerate(ends):
         before = x.new_zeros(D, W - 1) if initial_state is None else initial_state[n]
         rows = torch.cat([before.T, x[b, first:last]]).double()
-        z = sum(rows[i : i + last - first] * weight[:, i].double() for i in range(W))
+        columns = [rows[i : i + last - first] * weight[:, i].double() for i in range(W)]
+        z = torch.stack(columns).sum(0)
         z = z if bias is None else z + bias.double()
         z = torch.nn.functional.silu(z) if activation == "silu" else z
         y[b, first:last] = z.to(x.dtype)
@@ -65,11 +66,11 @@ def conv_without_state(*tensors: Any, **named: Any) -> Any:
 def merge_port(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any) -> Any:
     lse = torch.logaddexp(lse_a, lse_b)
     weights = (torch.exp(each - lse).nan_to_num(0.0).mT[..., None] for each in (lse_a, lse_b))
-    parts = (
+    parts = [
         torch.where(weight == 0, 0.0, weight * o.float())
         for weight, o in zip(weights, (o_a, o_b), strict=True)
-    )
-    return sum(parts).to(o_a.dtype), lse
+    ]
+    return torch.stack(parts).sum(0).to(o_a.dtype), lse
 
 
 PORTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
