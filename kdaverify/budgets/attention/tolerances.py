@@ -52,9 +52,9 @@ def output_terms(
     """Those of o.
 
     Math: floor = 2 u sum_j P_ij |V_j| + s sum_j (|V_j| + 1), u the accumulator's unit and s its
-    smallest normal number, below which P and its products with V may be 0, and u_P P_im |V_m|, m the key of
-    the largest P, where the maximum may lag: that P is 1 and stored exactly where it does not, else
-    rounded as all others are, by how much depends on where blocks begin.
+    smallest normal number, below which P and its products with V may be 0, and u_P P_im |V_m|, m
+    the key of the largest P, where the maximum may lag: that P is 1 and stored exactly where it
+    does not, else rounded as all others are, by how much depends on where blocks begin.
 
     Args:
         values, largest, underflow: as in `ForwardTerms`.
