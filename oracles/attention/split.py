@@ -50,7 +50,9 @@ def merge_errors(
     """Errors of o and lse of whoever merges with a precision, before anything is stored.
 
     Math: a weight exp(lse_s - L) is off by the error of L, of the difference and of the
-    exponential; natural or base 2.
+    exponential; natural or base 2. Who interpolates, o_a - w (o_a - o_b) with w = sigmoid(lse_b -
+    lse_a) as ring attention does, rounds the difference and w times it relative to both parts
+    whatever their weights: (FUNCTION_UNITS + 4) u |o_a - o_b| more, where neither part is empty.
     """
     (o, lse), u = merge(*state_a, *state_b), precision.unit
     known = lse.nan_to_num(neginf=0.0)
@@ -64,11 +66,19 @@ def merge_errors(
         # Differences beyond the range of exp have weight 0.
         gap = torch.maximum(gap, (own.double() - lse).abs().nan_to_num(posinf=0.0).clamp(max=750))
     relative = log_bound + u * (gap + 2 * FUNCTION_UNITS + 4)
-    bound = torch.expm1(relative)[..., None] * size + precision.vanishing * (size > 0)
+    between = u * (FUNCTION_UNITS + 4) * _between(state_a, state_b)
+    bound = torch.expm1(relative)[..., None] * size + between + precision.vanishing * (size > 0)
     error = RoundingError(bound, bound.square() / 12, bound / 2)
     return error, RoundingError(
         *(x.masked_fill(torch.isneginf(lse), 0.0) for x in vars(log_error).values())
     )
+
+
+def _between(state_a: State, state_b: State) -> Tensor:
+    """|o_a - o_b|; 0 where a part is empty, which holds whatever it holds."""
+    (o_a, lse_a), (o_b, lse_b) = state_a, state_b
+    empty = (torch.isneginf(lse_a) | torch.isneginf(lse_b))[..., None]
+    return (o_a.double() - o_b.double()).abs().masked_fill(empty, 0.0)
 
 
 def partial_states(segment: Segment, parts: Iterable[Tensor]) -> Iterator[State]:

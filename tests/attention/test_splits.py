@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kdaverify.budgets.attention.contract import attention_contract
+from kdaverify.budgets.bounded import precision_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.attention.splits.plan import Heads, PartialFormat, SplitPlan
 from kdaverify.operators.attention.splits.study import (
@@ -22,7 +23,7 @@ from kdaverify.operators.attention.splits.study import (
     request,
 )
 from oracles.attention.exact import attend
-from oracles.attention.split import combined, partial_states
+from oracles.attention.split import combined, merge, merge_errors, partial_states
 
 PLAN = SplitPlan((640, 1, 0, 70), 8, Heads(H=128))
 CONTRACT = attention_contract("online64-bf16")
@@ -55,6 +56,26 @@ def test_the_partials_of_a_schedule_merge_into_the_whole() -> None:
     merged, whole = combined(partial_states(segment, parts)), attend(segment)
     for found, exact in zip(merged, whole, strict=True):
         assert bool((exact.error(found).abs() <= 2 * exact.radius + 1e-13).all())
+
+
+@pytest.mark.parametrize("spread", [0.1, 5.0, 90.0])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_a_merge_may_interpolate_in_fp32_and_not_by_weights_in_16_bits(
+    spread: float, scale: float
+) -> None:
+    """However small the weight of a part is, its difference from the other is rounded."""
+    generator = torch.Generator().manual_seed(7)
+    a, b = (torch.randn(64, 4, 32, generator=generator) * size for size in (1.0, scale))
+    lse = [torch.randn(64, 4, generator=generator) * spread for _ in "ab"]
+    exact, _ = merge(a, lse[0], b, lse[1])
+    error, _ = merge_errors((a, lse[0]), (b, lse[1]), precision_of(FORMATS["fp32"]))
+    w = torch.sigmoid(lse[1] - lse[0])[..., None]
+
+    def ratio(w: torch.Tensor) -> float:
+        return float(((a - w * (a - b) - exact).abs() / error.bound).max())
+
+    assert ratio(w) < 0.5
+    assert ratio(w.half().float()) > 10
 
 
 def test_a_request_differs_from_its_batch_in_bits_where_it_is_cut_otherwise() -> None:

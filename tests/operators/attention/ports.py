@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -120,6 +121,20 @@ def merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tenso
     return o.to(o_a.dtype), lse.masked_fill(torch.isneginf(lse), torch.inf)
 
 
+def interpolated(
+    o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, narrow: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """o_a moved towards o_b by the weight of b, which is rounded to a format first."""
+    _, lse = merge(o_a, lse_a, o_b, lse_b)
+    empty = [torch.isposinf(x) for x in (lse_a, lse_b)]
+    w = torch.sigmoid((lse_b - lse_a) * math.log(2)).masked_fill(empty[0], 1.0)
+    w = w.masked_fill(empty[1], 0.0).to(narrow).float().mT[..., None]
+    a, b = (
+        o.float().masked_fill(x.mT[..., None], 0.0) for o, x in zip((o_a, o_b), empty, strict=True)
+    )
+    return (a - w * (a - b)).to(o_a.dtype), lse
+
+
 def merged(function: Any, name: str = "merge", **options: Any) -> Any:
     given: dict[str, Any] = {"lse": "2", "empty_lse": "+inf", "dtypes": FORMATS, **options}
     return kv.kernel(op="merge_state", name=name, **given)(function)
@@ -145,6 +160,7 @@ MERGE_FAULTS: Final[Mapping[str, Any]] = {
     "averages": _merge_averages,
     "lse of the larger part": _merge_largest,
     "C8 an empty part has all weight": _merge_empty_has_all,
+    "interpolates by a weight in 16 bits": partial(interpolated, narrow=torch.float16),
 }
 
 

@@ -57,6 +57,7 @@ CONFORMING = {
     "decode, other conventions": ports.adapter("mla_decode", FOREIGN, **FOREIGN_WORDS),
     "decode, top left": ports.adapter("mla_decode", TOP_LEFT, causal_alignment="top_left"),
     "merge, other conventions": ports.merged(ports.merge),
+    "merge, interpolated": ports.merged(ports.interpolated),
 }
 
 
