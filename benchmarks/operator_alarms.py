@@ -6,8 +6,8 @@ Operators are those of the catalogue of faults, the keys of `kdaverify.faults.ho
 is one conforming kernel on one random problem of its operator, forward and gradients, judged as in
 a session: what is over its tolerance by little is tested again at fresh seeds. The kernels take
 turns, in every format that each takes. The result depends on the seed and not on the number of
-processes. `--part 3/16` makes every sixteenth run from the third on: several machines may share
-them.
+processes. FILE is written after every run; the same command continues from a FILE that is there.
+`--part 3/16` makes every sixteenth run from the third on: several machines may share them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import contextlib
 import json
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +39,45 @@ from kdaverify.verdicts.verdict import Verdict
 TESTED: Final[dict[str, dict[str, Any]]] = {"forward": {}, "gradients": {"of": "both"}}
 Run = tuple[str, str]
 """A kernel as `--impl` names it, and a problem as JSON."""
+
+
+@dataclass
+class Summary:
+    """What the runs of one command came to, so far."""
+
+    operator: str
+    seed: int
+    part: str
+    wanted: int
+    runs: int = 0
+    outputs: Counter[str] = field(default_factory=Counter[str])
+    false_alarms: list[str] = field(default_factory=list[str])
+
+    def add(self, reported: list[Verdict]) -> None:
+        self.runs += 1
+        self.outputs.update(str(verdict.status) for verdict in reported)
+        self.false_alarms += [f"{v.headline()}; {v.replay}" for v in reported if v.status.rejects]
+
+    def text(self) -> str:
+        return json.dumps(vars(self), indent=1) + "\n"
+
+    def write(self, path: Path | None) -> None:
+        """By renaming: an interrupted command leaves a whole file."""
+        if path:
+            partial = path.with_suffix(".partial")
+            partial.write_text(self.text())
+            partial.replace(path)
+
+    def resumed(self, path: Path | None) -> Summary:
+        """What `path` has of the same runs, or nothing yet."""
+        if not path or not path.exists():
+            return self
+        read = Summary(**json.loads(path.read_text()))
+        read.outputs = Counter(read.outputs)
+        same = (self.operator, self.seed, self.part, self.wanted)
+        if (read.operator, read.seed, read.part, read.wanted) != same:
+            raise SystemExit(f"{path} is of other runs: {read.operator}, seed {read.seed}")
+        return read
 
 
 @cache
@@ -60,10 +101,11 @@ def drawn(spec: str, dtype: str, count: int, number: int) -> list[str]:
 
 
 def runs(operator: str, count: int, number: int) -> list[Run]:
-    """At least so many, the same number of every kernel in each of its formats."""
+    """At least so many, the same number of every kernel in each of its formats, in turns."""
     turns = [(spec, dtype) for spec in HOSTS[operator].conforming for dtype in kernel(spec).dtypes]
     share = -(-count // len(turns))
-    return [(spec, text) for spec, dtype in turns for text in drawn(spec, dtype, share, number)]
+    of_turns = [[(spec, text) for text in drawn(spec, d, share, number)] for spec, d in turns]
+    return list(chain.from_iterable(zip(*of_turns, strict=True)))
 
 
 def judged(run: Run) -> list[Verdict]:
@@ -88,31 +130,22 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th from the K-th on, from 0")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop then (default: never)")
-    parser.add_argument("--json", type=Path, help="write the summary here")
+    parser.add_argument("--json", type=Path, help="write the summary here, or continue from it")
     given_ = parser.parse_args()
+    until = time.time() + 60 * given_.minutes
     first, step = map(int, given_.part.split("/"))
     tested = runs(given_.operator, given_.runs, given_.seed)[first::step]
-    until, statuses, alarms, done = time.time() + 60 * given_.minutes, Counter[str](), [], 0
+    new = Summary(given_.operator, given_.seed, given_.part, len(tested))
+    summary = new.resumed(given_.json)
+    left = tested[summary.runs :]
     with get_context("spawn").Pool(given_.workers) as pool:
-        for reported in track(pool.imap(judged, tested, chunksize=1), total=len(tested)):
-            done += 1
-            statuses.update(str(verdict.status) for verdict in reported)
-            alarms += [f"{v.headline()}; {v.replay}" for v in reported if v.status.rejects]
+        for reported in track(pool.imap(judged, left), total=len(left)):
+            summary.add(reported)
+            summary.write(given_.json)
             if time.time() > until:
-                pool.terminate()
                 break
-    summary = {
-        "operator": given_.operator,
-        "seed": given_.seed,
-        "runs": done,
-        "wanted": len(tested),
-        "outputs": dict(statuses),
-        "false_alarms": alarms,
-    }
-    print(json.dumps(summary, indent=1))
-    if given_.json:
-        given_.json.write_text(json.dumps(summary, indent=1) + "\n")
-    return bool(alarms)
+    print(summary.text(), end="")
+    return bool(summary.false_alarms)
 
 
 if __name__ == "__main__":
