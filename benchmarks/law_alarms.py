@@ -18,8 +18,7 @@ from rich.progress import track
 
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.laws.draws import law_problems
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import Law, law_problems
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.checks.laws.draws import law_problems
+from kdaverify.checks.laws.law import law_problems
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.problems import Bounds
 from kdaverify.verdicts.judge import Judge

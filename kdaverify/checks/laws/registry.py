@@ -8,31 +8,33 @@ from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.canonical import ProblemError
-from kdaverify.checks.laws.absent_state import ABSENT_STATE
-from kdaverify.checks.laws.appended_tokens import APPENDED_TOKENS
-from kdaverify.checks.laws.equal_channels import EQUAL_CHANNELS
-from kdaverify.checks.laws.later_tokens import LATER_TOKENS
+from kdaverify.checks.laws.enlarged import APPENDED_TOKENS, PADDED_KEYS, PADDED_VALUES
+from kdaverify.checks.laws.independence import (
+    LATER_TOKENS,
+    NEIGHBOURS,
+    NO_WRITES,
+    OTHER_ENTRIES,
+    OTHER_HEADS,
+    PADDING,
+    PREFIX_GRADIENTS,
+)
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.laws.linearity import LINEARITY
-from kdaverify.checks.laws.negated_keys import NEGATED_KEYS
-from kdaverify.checks.laws.negated_queries import NEGATED_QUERIES
-from kdaverify.checks.laws.negated_values import NEGATED_VALUES
-from kdaverify.checks.laws.neighbours import NEIGHBOURS
-from kdaverify.checks.laws.no_decay import NO_DECAY
-from kdaverify.checks.laws.no_writes import NO_WRITES
-from kdaverify.checks.laws.other_entries import OTHER_ENTRIES
-from kdaverify.checks.laws.other_heads import OTHER_HEADS
-from kdaverify.checks.laws.padded_keys import PADDED_KEYS
-from kdaverify.checks.laws.padded_values import PADDED_VALUES
-from kdaverify.checks.laws.padding import PADDING
-from kdaverify.checks.laws.permuted_channels import PERMUTED_CHANNELS
-from kdaverify.checks.laws.permuted_heads import PERMUTED_HEADS
-from kdaverify.checks.laws.prefix_gradients import PREFIX_GRADIENTS
-from kdaverify.checks.laws.repeated_heads import REPEATED_HEADS
-from kdaverify.checks.laws.rotated_channels import ROTATED_CHANNELS
-from kdaverify.checks.laws.scaled_output import SCALED_OUTPUT
-from kdaverify.checks.laws.scaled_values import SCALED_VALUES
-from kdaverify.checks.laws.shifted_gates import SHIFTED_GATES
+from kdaverify.checks.laws.powers_of_two import (
+    NEGATED_KEYS,
+    NEGATED_QUERIES,
+    NEGATED_VALUES,
+    SCALED_OUTPUT,
+    SCALED_VALUES,
+)
+from kdaverify.checks.laws.rearranged import (
+    PERMUTED_CHANNELS,
+    PERMUTED_HEADS,
+    REPEATED_HEADS,
+    ROTATED_CHANNELS,
+    SHIFTED_GATES,
+)
+from kdaverify.checks.laws.special_cases import ABSENT_STATE, EQUAL_CHANNELS, NO_DECAY
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operator import call_operator
 
