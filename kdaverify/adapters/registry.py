@@ -328,7 +328,7 @@ def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
         )
     if len(found) > 1:
         raise AdapterError(
-            f"{spec}: holds several adapters: {', '.join(found)}; say which, such as"
+            f"{spec}: holds several adapters: {', '.join(found)}; name one, such as"
             f" {spec}:{next(iter(found))}"
         )
     name, value = next(iter(found.items()))
@@ -367,7 +367,7 @@ def _callables(module: ModuleType) -> str:
         if _is_defined_there(value, module) and not name.startswith("_")
     ]
     return (
-        f"; it defines {', '.join(own)}: say {own[-1]} = kdaverify.kernel(...)({own[-1]})"
+        f"; it defines {', '.join(own)}: write {own[-1]} = kdaverify.kernel(...)({own[-1]})"
         if own
         else ""
     )

@@ -41,6 +41,7 @@ PROBE = Problem(
 )
 PACK, PADDING = (2, 0, 3), 2
 NOT_IMPLEMENTED = "NotImplementedError"
+NO_DEVICE = '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
 GROUPED = {"H": 2, "HV": 6}
 """Heads in groups: where each value head has a key head of its own, either way of grouping is the
 other."""
@@ -70,7 +71,7 @@ def preflight(adapter: Adapter) -> list[Outcome]:
         return [found]
     other = _complaint(adapter, problem)
     return (
-        [found, Outcome(f"other {other.output}", other.status, str(other))]
+        [found, Outcome(f"other {other.output}", other.status, _advised(adapter, other))]
         if isinstance(other, CallError)
         else [found]
     )
@@ -184,13 +185,13 @@ def _unanswered(adapter: Adapter) -> Outcome | None:
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
     if not isinstance(fault, CallError):
         return None
+    return Outcome(fault.output, fault.status, _advised(adapter, fault))
+
+
+def _advised(adapter: Adapter, fault: CallError) -> str:
+    """A fault with its mend, where that is a declared device."""
     lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
-    advice = (
-        '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
-        if lost
-        else ""
-    )
-    return Outcome(fault.output, fault.status, f"{fault}{advice}")
+    return f"{fault}{NO_DEVICE}" if lost else str(fault)
 
 
 def _transposed(adapter: Adapter) -> Outcome | None:
@@ -345,7 +346,7 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | CallError | None:
     for name, tensor in run.outputs.items():
         error = rms(tensor.double() - exact[name]) / rms(exact[name])
         if not error <= ALIKE:  # NaN is wrong too
-            return f"{name} is wrong by {error:.2g} of its size"
+            return f"the relative error of {name} is {error:.2g}"
     return None
 
 

@@ -130,9 +130,8 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
             f" {name}=False",
         )
     if not isinstance(value, Tensor):
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise CallError(
-            Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; {_conversion(kind)}"
+            Status.TYPE, name, f"{name}: wanted a torch tensor, got {_kind_and_mend(value)}"
         )
     if tuple(value.shape) != shape:
         said = (
@@ -144,21 +143,22 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
         raise CallError(
             Status.DTYPE,
             name,
-            f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare"
-            " another contract",
+            f"{name}: wanted {dtype}, by the declared formats and contract, got {value.dtype}; cast"
+            " it, or correct the declaration",
         )
 
 
-def _conversion(kind: str) -> str:
-    """How what came is made a tensor."""
+def _kind_and_mend(value: object) -> str:
+    """What came in place of a tensor, and how it is made one."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     known = {
-        "numpy.": "return torch.from_numpy(...) of it",
-        "jax": 'declare framework="jax", and the function gets and returns JAX arrays',
-        "builtins.generator": "the function yields; return the tensors",
+        "numpy.": f"{kind}; return torch.from_numpy(...) of it",
+        "jax": 'a JAX array; declare framework="jax", and the function gets and returns JAX arrays',
+        "generator": "a generator; return the tensors where the function yields them",
     }
     return next(
-        (advice for start, advice in known.items() if kind.startswith(start)),
-        "convert it with torch.as_tensor(...)",
+        (said for start, said in known.items() if kind.startswith(start)),
+        f"{kind}; convert it with torch.as_tensor(...)",
     )
 
 

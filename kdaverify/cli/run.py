@@ -52,9 +52,11 @@ def run(request: Request, console: Console) -> int:
         return complain(misuse)
     names = ", ".join(find(spec).name for spec in request.impls)
     console.print(Text(f"judging {names} with profile {request.profile}"))
-    request = after_preflight(request)
-    config, ended = session(request, ProgressBar(console), LiveFailures(console))
-    return HARNESS if config is None else _conclude(config, request, console, ended)
+    found = after_preflight(request)
+    # What stops every call is the whole summary, and printed there alone.
+    live = [LiveFailures(console)] if found is request else []
+    config, ended = session(found, ProgressBar(console), *live)
+    return HARNESS if config is None else _conclude(config, found, console, ended)
 
 
 def _misuse(request: Request) -> str | None:

@@ -40,6 +40,6 @@ class LiveFailures:
         seconds = time.monotonic() - self._started
         line = (
             f"{seconds:4.0f} s  {verdict.implementation}: {verdict.property} {verdict.status} "
-            f" {verdict.headline()}"
+            f" {verdict.headline().removeprefix(f'{verdict.property}: ')}"
         )
         self._console.print(reported(line, "red"), soft_wrap=True, highlight=False)

@@ -293,7 +293,8 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
     if stop.replay:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
     console.print(reported("  found before the suites, which were not run"))
-    if stop.status is Status.ERROR:
+    # Some exceptions come with their own mend.
+    if stop.status is Status.ERROR and "declare" not in stop.message:
         console.print(Padding(reported(DECLINED), (0, 0, 0, 2), expand=False))
 
 

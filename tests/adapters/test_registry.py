@@ -154,7 +154,7 @@ def test_an_entry_point_is_found_by_name_and_listed(
         (
             "kdaverify.adapters.eager",
             (
-                "holds several adapters: EAGER, EAGER_RECURRENT; say which, such as"
+                "holds several adapters: EAGER, EAGER_RECURRENT; name one, such as"
                 " kdaverify.adapters.eager:EAGER"
             ),
         ),

@@ -142,10 +142,31 @@ def golden(message: str) -> str:
     return re.sub(r"raised \w+: .*(?=; its tensors lie)", "raised ...", numbered) + "\n"
 
 
+INSTANCE: Final = "an instance without the decorator"
+
+
 def test_every_golden_message_is_of_a_wrong_call() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == {
-        name.replace(" ", "_") for name in (*WRONG, "transposed states")
+        name.replace(" ", "_") for name in (*WRONG, "transposed states", INSTANCE)
     }
+
+
+def test_an_object_without_the_decorator_is_named_with_its_mend(tmp_path: Path) -> None:
+    (tmp_path / "port.py").write_text(
+        "class Port:\n    def __call__(self, q, k, v, g, beta, *, scale): ...\nport = Port()\n"
+    )
+    with pytest.raises(AdapterError) as refused:
+        find(str(tmp_path / "port.py"))
+    message = str(refused.value).replace(f"{tmp_path}/", "")
+    assert golden(message) == (GOLDEN / f"{INSTANCE.replace(' ', '_')}.txt").read_text()
+
+
+def test_the_same_missing_device_in_every_call_is_no_rejection() -> None:
+    """What is raised in every call alike may be missing here alone: not enough evidence."""
+    if torch.cuda.is_available():
+        pytest.skip("there is one here")
+    adapter = wrong("moves to a GPU")
+    assert len({outcome.message for outcome in adapter.operator.preflight(adapter)}) == 1
 
 
 class Callable5:
@@ -220,7 +241,7 @@ def test_a_shipped_kernel_that_a_port_imports_is_not_judged_in_its_place(tmp_pat
     )
     with pytest.raises(
         AdapterError,
-        match=r"holds no adapter; .*it defines port: say port = kdaverify.kernel\(...\)\(port\)",
+        match=r"holds no adapter; .*it defines port: write port = kdaverify.kernel\(...\)\(port\)",
     ):
         find(str(tmp_path / "alone.py"))
     (tmp_path / "both.py").write_text(
@@ -295,7 +316,7 @@ def test_a_session_says_it_once_and_scores_nothing_else(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     reported = done.stdout[done.stdout.index("port: REJECT") :].splitlines()
-    assert len(reported) <= 9 and sum("wanted shape" in line for line in reported) == 1, done.stdout
+    assert len(reported) <= 9 and done.stdout.count("wanted shape") == 1, done.stdout
     assert "found before the suites" in done.stdout and "grade" not in done.stdout
     # Before any worker process starts, by the first suite alone.
     assert "1 of 1 tests judged, 1 failing" in done.stdout
