@@ -1,14 +1,16 @@
 """How often a conforming attention kernel is rejected, and how often a weaker one is accepted.
 
-    python benchmarks/attention_alarms.py --runs 5000
+    python -m benchmarks.attention_alarms --runs 5000
+    python -m benchmarks.attention_alarms --seed 7103 --only 17 250
 
 Random segments (lengths, heads, widths, formats, ten kinds of logits), and on each of them kernels
 of random designs that the ensemble does not have: blocks of 16 to 128, 1 to 8 splits cut and merged
 in every way, both directions, lazy rescaling, both row sums, both bases, P relative to either
-maximum, sums made backwards. Each is held against the tolerances of a contract that admits it; what
+maximum, sums in any order. Each is held against the tolerances of a contract that admits it; what
 is over is repeated on 20 fresh segments of the same kind, and is a false alarm if most of those are
 over too. Kernels with scores in bf16, P in e4m3 and partials in bf16 are held against the same
-tolerances, and counted where they are within. Prints counts and the worst ratios.
+tolerances, and counted where they are within. Prints counts, the worst ratios, and the number of
+every run that is over; --only repeats runs by number.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from kdaverify.budgets.attention.reference import (
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
+from kdaverify.budgets.sums import from_last, one_by_one
 from oracles.arithmetic import Arithmetic
 from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
@@ -44,6 +47,7 @@ FRESH = 20
 PER_SEGMENT = 8
 WEAKER = ("S:bf16", "P:e4m3", "partial_o:bf16")
 Outputs = dict[str, Tensor]
+Dot = Callable[[Tensor, Tensor], Tensor]
 Logits = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -129,6 +133,10 @@ def backwards(a: Tensor, b: Tensor) -> Tensor:
     return a.flip(-1) @ b.flip(-2)
 
 
+SUMS: tuple[Dot, ...] = (backwards, backwards, from_last, one_by_one)
+"""Orders of the sums of products; a kernel has one."""
+
+
 def outputs(parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
     return {"o": parts[0][0], "lse": parts[0][1]}
 
@@ -172,13 +180,15 @@ class Judge:
             )
         return self._made[contract]
 
-    def ratio(self, contract: str, ran: str, design: OnlineDesign) -> tuple[float, str]:
+    def ratio(
+        self, contract: str, ran: str, design: OnlineDesign, dot: Dot = backwards
+    ) -> tuple[float, str]:
         """The worst multiple of a tolerance of `contract`, of a kernel whose formats are those of
-        `ran`.
+        `ran`, and whose sums of products are `dot`.
         """
         declared = attention_contract(ran)
         library = reference_kernels(declared)["library order"]
-        arithmetic = Arithmetic(store=library.store, dot=backwards)
+        arithmetic = Arithmetic(store=library.store, dot=dot)
         one = kernel(design, arithmetic, declared.accumulate.dtype)
         found = one.forward(self.given.segment)
         values = outputs([found])
@@ -192,7 +202,7 @@ class Judge:
         return worst
 
 
-def fresh(given: Drawn, contract: str, design: OnlineDesign, *, backward: bool) -> bool:
+def fresh(given: Drawn, contract: str, design: OnlineDesign, dot: Dot, *, backward: bool) -> bool:
     """Whether most fresh segments of the same shape are over the tolerance too."""
     over = 0
     for seed in range(FRESH):
@@ -206,8 +216,64 @@ def fresh(given: Drawn, contract: str, design: OnlineDesign, *, backward: bool) 
             segment.v.dtype
         )
         again = replace(given, segment=replace(segment, v=v))
-        over += Judge(again, backward=backward).ratio(contract, contract, design)[0] > 1
+        over += Judge(again, backward=backward).ratio(contract, contract, design, dot)[0] > 1
     return over > FRESH / 2
+
+
+@dataclass
+class Tally:
+    """What came of the runs."""
+
+    over: list[str]
+    alarms: list[str]
+    worst: defaultdict[str, float]
+    caught: Counter[str]
+    tried: Counter[str]
+
+    def conforming(self, number: int, judge: Judge, design: OnlineDesign) -> None:
+        """A run of a kernel that the contract admits."""
+        given = judge.given
+        contract, dot = admitting(design, given.dtype), SUMS[number % len(SUMS)]
+        ratio, which = judge.ratio(contract, contract, design, dot)
+        self.worst[which] = max(self.worst[which], ratio)
+        if ratio > 1:
+            kind = f"{given.logits} {contract} {dot.__name__} {design} {shape(given)}"
+            line = f"{number}: {ratio:.3f} {which} {kind}"
+            self.over.append(line)
+            if fresh(given, contract, design, dot, backward=judge.backward):
+                self.alarms.append(line)
+
+    def weaker(self, judge: Judge) -> None:
+        """Kernels that the contract does not admit."""
+        plain = f"online64-{judge.given.dtype}"
+        for stored in WEAKER:
+            design = OnlineDesign(splits=4 if "partial" in stored else 1)
+            key = f"{stored}, {judge.given.logits}"
+            self.tried[key] += 1
+            self.caught[key] += judge.ratio(plain, f"{plain}[{stored}]", design)[0] > 1
+
+    def show(self, runs: int) -> None:
+        over, alarms = len(self.over), len(self.alarms)
+        print(f"{runs} runs, {over} over tolerance, {alarms} false alarms after fresh seeds")
+        print(*self.over, sep="\n")
+        print("false alarms:", *self.alarms, sep="\n")
+        print({which: round(x, 3) for which, x in sorted(self.worst.items())})
+        print({key: f"{self.caught[key]}/{n}" for key, n in sorted(self.tried.items())})
+
+
+def designs(rng: random.Random) -> list[OnlineDesign]:
+    """Those of one segment: their tolerances are made once for a row sum and a way to rescale."""
+    first, lazy = random_design(rng), rng.random() < 0.3
+    found = [random_design(rng) for _ in range(PER_SEGMENT)]
+    return [
+        replace(
+            one,
+            row_sum=first.row_sum,
+            seesaw=first.seesaw,
+            rescale="lazy" if lazy else ("once" if one.rescale == "once" else "always"),
+        )
+        for one in found
+    ]
 
 
 def main() -> None:
@@ -215,42 +281,26 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=500.0)
+    parser.add_argument("--only", type=int, nargs="+", default=[], help="numbers of runs")
     tested = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(tested.seed)  # noqa: S311 # problems, no secrets
+    tally = Tally([], [], defaultdict(float), Counter(), Counter())
     began, runs = time.monotonic(), 0
-    over, alarms = list[str](), list[str]()
-    worst = defaultdict[str, float](float)
-    caught, tried = Counter[str](), Counter[str]()
-    while runs < tested.runs and time.monotonic() - began < tested.seconds:
+    last = max(tested.only) + 1 if tested.only else tested.runs
+    while runs < last and time.monotonic() - began < tested.seconds:
         given, backward = drawn(rng), rng.random() < 0.25
-        judge, first = Judge(given, backward=backward), random_design(rng)
-        lazy = rng.random() < 0.3
-        for _ in range(PER_SEGMENT):
-            design = replace(random_design(rng), row_sum=first.row_sum, seesaw=first.seesaw)
-            rescale = "lazy" if lazy else ("once" if design.rescale == "once" else "always")
-            design = replace(design, rescale=rescale)
-            contract = admitting(design, given.dtype)
-            ratio, which = judge.ratio(contract, contract, design)
-            runs, worst[which] = runs + 1, max(worst[which], ratio)
-            if ratio > 1:
-                line = f"{ratio:.3f} {which} {given.logits} {contract} {design} {shape(given)}"
-                over.append(line)
-                if fresh(given, contract, design, backward=backward):
-                    alarms.append(line)
-        if given.dtype != "fp32" and not backward and not first.seesaw:
-            for stored in WEAKER:
-                plain = f"online64-{given.dtype}"
-                design = OnlineDesign(splits=4 if "partial" in stored else 1)
-                key = f"{stored}, {given.logits}"
-                tried[key] += 1
-                narrow = f"online64-{given.dtype}[{stored}]"
-                caught[key] += judge.ratio(plain, narrow, design)[0] > 1
-    print(f"{runs} runs, {len(over)} over tolerance, {len(alarms)} false alarms after fresh seeds")
-    print(*over, sep="\n")
-    print("false alarms:", *alarms, sep="\n")
-    print({which: round(x, 3) for which, x in sorted(worst.items())})
-    print({key: f"{caught[key]}/{n}" for key, n in sorted(tried.items())})
+        kernels = [*enumerate(designs(rng), runs)]
+        runs += len(kernels)
+        chosen = [one for one in kernels if not tested.only or one[0] in tested.only]
+        if not chosen:
+            continue
+        judge = Judge(given, backward=backward)
+        for number, design in chosen:
+            tally.conforming(number, judge, design)
+        if given.dtype != "fp32" and not (backward or kernels[0][1].seesaw or tested.only):
+            tally.weaker(judge)
+    tally.show(len(tested.only) or runs)
 
 
 def shape(given: Drawn) -> str:

@@ -84,6 +84,11 @@ def one_by_one(a: Tensor, b: Tensor) -> Tensor:
     return _in_parts(a, b, a.shape[-1])
 
 
+def from_last(a: Tensor, b: Tensor) -> Tensor:
+    """A dot product summed term by term from the last."""
+    return one_by_one(a.flip(-1), b.flip(-2))
+
+
 def _kept(a: Tensor, b: Tensor, *, keep: Callable[[Tensor], Tensor], step: int) -> Tensor:
     return _in_parts(a, b, -(-a.shape[-1] // step), keep)
 

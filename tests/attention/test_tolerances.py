@@ -19,6 +19,7 @@ from kdaverify.budgets.attention.reference import (
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
+from kdaverify.budgets.sums import from_last
 from oracles.attention.backward import (
     AttentionBackward,
     AttentionBackwardStages,
@@ -130,6 +131,32 @@ def test_lagging_admits_no_narrower_weights() -> None:
     given, lazy = _peaked(14), OnlineDesign(16, "backward", rescale="lazy", lazy=8.0)
     found = _outputs([_run("online64-bf16[P:e4m3]", lazy).forward(given)])
     assert max(_worst(_reference(given, "online64-bf16[lazy:8]"), found).values()) > 1
+
+
+def _last_wins(seed: int) -> Segment:
+    """65 keys, of which the last has all weight but e^-6."""
+    given = segment(std=0.3, s_q=4, s_k=65, H=8, d_v=64, seed=seed, empty=False)
+    q = given.q + 6 * given.of_heads(given.k)[:, -1:] / given.q.shape[-1] ** 0.5
+    q, k, v = (x.float() for x in (q, given.k, given.v))
+    return Segment(q, k, v, given.scale, torch.ones_like(given.visible))
+
+
+def _summed_from_last(design: OnlineDesign, stored: str = "online-fp32") -> ReferenceKernel:
+    one = _run(stored, design, "fp32")
+    return replace(one, arithmetic=replace(one.arithmetic, dot=from_last))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_that_begin_with_the_key_that_wins_are_within_tolerance(seed: int) -> None:
+    given, design = _last_wins(seed), OnlineDesign(block=96, direction="backward")
+    found = _outputs([_summed_from_last(design).forward(given)])
+    assert max(_worst(_reference(given, "online-fp32", "fp32"), found).values()) <= 1
+
+
+def test_such_sums_admit_no_weights_in_16_bits() -> None:
+    given, design = _last_wins(0), OnlineDesign(block=96, direction="backward")
+    found = _outputs([_summed_from_last(design, "online-fp32[P:fp16]").forward(given)])
+    assert _worst(_reference(given, "online-fp32", "fp32"), found)["o"] > 1
 
 
 @pytest.mark.parametrize("shift", [0.0, 30.0])

@@ -4,6 +4,7 @@ arithmetic, on the very segment that is judged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from kdaverify.budgets.attention.arithmetic import sampled_arithmetic
 from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.budgets.sampled import SAMPLES, reference_kernels
+from kdaverify.budgets.sums import from_last, one_by_one
 from oracles.arithmetic import Arithmetic
 from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
@@ -24,6 +26,8 @@ Forward = tuple[Tensor, Tensor]
 """o [H, s_q, d_v] and lse [H, s_q]."""
 Gradients = tuple[Tensor, Tensor, Tensor]
 """dq, dk, dv of a segment."""
+WIDE_BLOCK: Final = 256
+"""Keys of the largest block that a kernel in use has (mla.md 2.4)."""
 LARGEST_BLOCK: Final = 2**20
 GRADIENT_FORMATS: Final = {
     "dP": ("dP", "P"),
@@ -74,7 +78,33 @@ def rounded_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
     work = contract.accumulate.dtype
     found = {name: kernel(d, library, work) for name, d in designs.items()}
     others = {name: kernel(plain, a, work) for name, a in [*orders.items()][2:]}
+    others |= _longest_sums(contract, plain, library)
     return found | {f"sums {name}": one for name, one in others.items()}
+
+
+def _longest_sums(
+    contract: AttentionContract, plain: OnlineDesign, library: Arithmetic
+) -> dict[str, ReferenceKernel]:
+    """Term by term over the largest usual block, from either end.
+
+    Where the key at that end wins, every later term is rounded to the spacing of the whole sum.
+    Blocks of 64 hide it if the winner has a block of its own: conforming fp32 kernels with one
+    block of 65 keys were at 1.8 times their tolerance.
+    """
+    wide = plain if plain.seesaw else replace(plain, block=max(plain.block, WIDE_BLOCK))
+    operands, work = contract.operands, contract.accumulate.dtype
+
+    def summed(dot: Callable[[Tensor, Tensor], Tensor]) -> Arithmetic:
+        def rounded(a: Tensor, b: Tensor) -> Tensor:
+            return dot(operands.round(a).to(work), operands.round(b).to(work))
+
+        return replace(library, dot=rounded)
+
+    backward = replace(wide, direction="backward")
+    return {
+        "from the first term": kernel(wide, summed(one_by_one), work),
+        "from the last term": kernel(backward, summed(from_last), work),
+    }
 
 
 def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
