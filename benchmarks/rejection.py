@@ -5,15 +5,16 @@ cause is named.
     4] [--at-once 7]
 
 Faults of the catalogue are sampled by seed, in five of twenty ports two at once, and each port is
-judged as a user would: one plain function, no stages, smoke, bf16, two workers. FILE keeps what is
-done; started again, only the rest is run. Time is CPU time of all processes, which other work on
-the machine changes little.
+judged as a user would: one plain function, no stages, smoke, bf16, two workers, on two cores of its
+own. FILE keeps what is done; started again, only the rest is run. Time is CPU time of all
+processes, which other work on the machine changes little.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -31,7 +32,6 @@ from typing import Any, Final
 from benchmarks.ported_faults import DTYPE, patch_of, together
 from kdaverify.diagnosis.common_factor import common_factors
 from kdaverify.faults.catalogue import FAULTS
-from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.report.reported_kinds import contrasts_of, reported_kinds
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
@@ -40,6 +40,8 @@ from tests.faults.triggers import TRIGGERS
 ROOT: Final = Path(__file__).parent.parent
 MATRIX: Final = ROOT / "reports/kill_matrix.json"
 SINGLE, PAIRS = 15, 5
+CORES: Final = 2
+"""For each port: what `kdaverify verify` has where nobody else is at work."""
 RIGHT: Final = "right"
 RIGHTS: Final = (RIGHT, f"{RIGHT} again", f"{RIGHT} once more")
 HIDDEN: Final = ("activation", "variant")
@@ -124,7 +126,6 @@ def judged(names: tuple[str, ...]) -> Row:
             "--record",
             str(record),
         ]
-        command += ["--diagnosis", f"{DIAGNOSIS_SECONDS * _slower():.0f}"]
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         first, code = _watched(command, folder, started)
         seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -133,11 +134,22 @@ def judged(names: tuple[str, ...]) -> Row:
         return row | (first or {"first": seconds, "first_cpu": cpu}) | _reported(record, names)
 
 
-def _slower() -> float:
-    """How much longer a second of computing takes here now than on an idle machine: limits of time
-    are stretched by it.
+def _pinned(places: multiprocessing.Queue[tuple[int, ...]]) -> None:
+    """Take two cores for this process and what it starts: on a machine of many cores a port would
+    otherwise be judged by more threads than two cores have, and its limits of time end early.
     """
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    os.sched_setaffinity(0, places.get())
+
+
+def _places(count: int) -> multiprocessing.Queue[tuple[int, ...]]:
+    """Two cores for each of `count` processes."""
+    cores = sorted(os.sched_getaffinity(0))
+    if CORES * count > max(len(cores), CORES):
+        raise SystemExit(f"--at-once {count}: {CORES * count} cores needed, {len(cores)} are here")
+    places: multiprocessing.Queue[tuple[int, ...]] = multiprocessing.Queue()
+    for k in range(count):
+        places.put(tuple(cores[CORES * k : CORES * (k + 1)]))
+    return places
 
 
 def _watched(command: list[str], folder: str, started: float) -> tuple[Row | None, int]:
@@ -316,7 +328,9 @@ def main() -> None:
     done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
     jobs = dict.fromkeys(RIGHTS, ()) | {" + ".join(names): names for names in sample(given.seed)}
     # Processes, not threads: each counts the CPU time of its own children.
-    with ProcessPoolExecutor(given.at_once) as pool:
+    with ProcessPoolExecutor(
+        given.at_once, initializer=_pinned, initargs=(_places(given.at_once),)
+    ) as pool:
         begun = {
             pool.submit(judged, jobs[name]): name
             for name in [name for name in jobs if name not in done][: given.most]
