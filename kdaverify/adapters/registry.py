@@ -72,6 +72,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "vllm-triton-decode": "kdaverify.adapters.vllm_attention:DECODE_KERNEL",
     "vllm-triton-merge": "kdaverify.adapters.vllm_attention:MERGE_KERNEL",
     "vllm-torch-merge": "kdaverify.adapters.vllm_attention:PLAIN_MERGE",
+    "flash_mla": "kdaverify.adapters.flash_mla:FLASH_MLA",
     "offline": "kdaverify.adapters.exchange.offline:OFFLINE",
     "elsewhere": "kdaverify.adapters.elsewhere.named:ELSEWHERE",
     "fla": "kdaverify.adapters.fla.adapter:FLA",

@@ -77,6 +77,20 @@ def test_a_merge_is_within_tolerance_where_no_part_is_empty(name: str) -> None:
     assert [one.message for one in outcomes if one.status.rejects] == []
 
 
+def test_flash_mla_is_asked_the_one_shape_that_it_is_compiled_for() -> None:
+    flash_mla: Any = find("flash_mla")
+    fitted = flash_mla.operator.within(flash_mla, MlaDecodeProblem(k_lengths=(70, 0), h_kv=2))
+    assert (fitted.d_k, fitted.d_v, fitted.page, fitted.h_kv) == (576, 512, 64, 1)
+    assert flash_mla.supports(fitted) is None
+
+
+def test_flash_mla_is_within_tolerance_on_a_gpu() -> None:
+    flash_mla: Any = find("flash_mla")
+    problem = MlaDecodeProblem(dtype="bf16", k_lengths=(70, 0, 300), s_q=2, H=6)
+    outcomes = _judged(flash_mla, flash_mla.operator.within(flash_mla, problem))
+    assert [one.message for one in outcomes if one.status.rejects] == []
+
+
 def test_the_decode_kernel_of_vllm_is_within_tolerance_where_no_request_is_empty() -> None:
     problem = MlaDecodeProblem(k_lengths=(1, 17, 70), H=4, d_k=24, d_v=16)
     outcomes = _judged(find("vllm-triton-decode"), problem)
