@@ -43,6 +43,8 @@ class Arithmetic:
             makes it.
         over_heads: sum over the value heads of a key head, of dq or dk [B, T, H, HV / H, ...].
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
+        computes_padding: whether blocks of the scores in which no sequence has a row are computed
+            like any others, where what is drawn for them decides what later blocks draw.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
@@ -52,6 +54,7 @@ class Arithmetic:
     sub_block: int = SUB_BLOCK
     row_sum: Callable[[Tensor], Tensor] = _sum
     over_heads: Callable[[Tensor], Tensor] = _over_heads
+    computes_padding: bool = False
 
 
 NATIVE = Arithmetic()

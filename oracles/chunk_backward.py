@@ -190,6 +190,10 @@ def _pairs(
     for first in range(0, C, size):
         rows = slice(first, min(first + size, C))
         before, after = slice(0, first), slice(rows.stop, C)
+        if c.is_padding(rows, both[..., rows, :]):
+            later.append(torch.zeros_like(both[..., rows, :]))
+            earlier.append(torch.zeros_like(k[..., rows, :]))
+            continue
         own, factors = dA[..., rows, rows], None if within is None else within(c, rows)
         if factors is None:
             up, down = _pairs_apart(

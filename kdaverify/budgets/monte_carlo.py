@@ -239,7 +239,13 @@ class MonteCarloArithmetic:
         operands = self.contract.operands
         dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
         return self._flushing(
-            Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block)
+            Arithmetic(
+                store=store,
+                dot=dot,
+                exp=exp,
+                sub_block=self.contract.sub_block,
+                computes_padding=True,
+            )
         )
 
     def _stored(self, name: str, tensor: Tensor, rounding: StochasticRounding) -> Tensor:
@@ -311,6 +317,7 @@ class MonteCarloArithmetic:
                 exp=lambda x: rounding.exp(x, contract.accumulate, argument=not exact_argument),
                 sub_block=contract.sub_block,
                 row_sum=lambda products: rounding.row_sum(products, contract.accumulate),
+                computes_padding=True,
             )
         )
 
