@@ -163,3 +163,11 @@ def test_a_wrong_digit_in_any_stage_is_seen(stage: str) -> None:
     inputs = draw("three chunks and a tail", "slow")
     right, broken = recurrence(inputs), chunk(inputs, stages=replace(STAGES, **{stage: wrong}))
     assert any((a - b).abs().max() > 1e-10 for a, b in zip(right, broken, strict=True))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_padding_is_left_out_without_a_change_of_a_bit(shape: str) -> None:
+    inputs = draw(shape, "mixed")
+    left_out, computed = chunk(inputs), chunk(inputs, arithmetic=Arithmetic(computes_padding=True))
+    for one, other in zip(left_out, computed, strict=True):
+        assert torch.equal(one, other)
