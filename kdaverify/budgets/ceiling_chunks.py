@@ -176,10 +176,13 @@ class ChunkErrors:
         )
         self.qg_most = c.qg.abs() + self.d_qg
         of_factors, few = (r.counts("state") * x for x in (3 * r.factors, PRODUCTS * r.unit))
-        cost = self._with(stored * r.relative("state", "kg") + of_factors + few)[..., -1:, :]
-        self.d_kg = c.kg.abs() * cost + r.stored("state", "kg", torch.zeros_like(c.kg)) * (
-            1 + self._outward()
-        )
+        # where channels share a gate, v_new is decayed in the place of k
+        decayed = "v_decayed" if r.contract.decay == "scalar" else "kg"
+        cost = self._with(stored * r.relative("state", decayed) + of_factors + few)[..., -1:, :]
+        self.d_kg = c.kg.abs() * cost
+        if decayed == "kg":
+            least = r.stored("state", decayed, torch.zeros_like(c.kg))
+            self.d_kg = self.d_kg + least * (1 + self._outward())
         self.kg_most = c.kg.abs() + self.d_kg
 
     def v_new(self) -> None:
@@ -241,6 +244,9 @@ class ChunkErrors:
             + self.d_decay[..., -1:, :].mT * kept
         )
         own = own + r.sums("state", self.C) * (kept + written) + r.counts("state") * self.lost
+        if r.contract.decay == "scalar":
+            # subnormal where v_new is small: 2^-25 of each element in fp16
+            own = own + self.k.mT @ r.stored("state", "v_decayed", torch.zeros_like(self.own_v))
         moved = self._carried(transition) + own
         own = own + r.stored("state", "S", c.S.abs() + moved)
         most = self._carried(transition) + own

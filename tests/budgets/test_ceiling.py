@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, seed, settings
 
 from kdaverify.adapters import find
+from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.declared import declared_contract
 from kdaverify.budgets.emulate import RESIDUAL, Emulator
 from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS, Format
@@ -21,6 +23,7 @@ from kdaverify.checks.compare import compare
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import settings_for
+from oracles.chunk import Chunk
 from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
@@ -212,3 +215,50 @@ def test_where_underflow_takes_what_the_norms_are_made_of_it_still_holds() -> No
     assert isinstance(truth, CertifiedOutputs)
     for run in emulate(inputs, contract, io).drawn:
         assert max(used(run, truth, Ceilings(inputs, contract, io)).values()) <= 1
+
+
+TINY_WRITES = Problem(
+    B=1,
+    T=64,
+    H=1,
+    HV=1,
+    K=16,
+    V=32,
+    dtype="fp16",
+    gates="head",
+    gate="log-sigmoid",
+    key="one-hot",
+    beta="uniform",
+    state="zero",
+    value="tiny",
+    seed=2,
+)
+"""A key channel of the state is a sum of few v_new, decayed: subnormal numbers of fp16."""
+
+
+def flushed_writes(c: Chunk) -> None:
+    """What is decayed on its way into the state loses its subnormal numbers of fp16."""
+    smallest, store = FORMATS["fp16"].min_normal, c.arithmetic.store
+
+    def flushing(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        vanishes = (tensor.abs() < smallest) & (name == "v_decayed")
+        return store(name, tensor).masked_fill(vanishes, 0.0)
+
+    c.arithmetic = replace(c.arithmetic, store=flushing)
+    scalar_decay.FORWARD.state(c)
+
+
+def test_it_contains_writes_that_are_subnormal_once_decayed() -> None:
+    """Conforming kernels were rejected at 1.57 times their bound; one that flushes is not one."""
+    inputs, contract, io = (
+        TINY_WRITES.inputs(),
+        declared_contract("gdn64", "fp16"),
+        FORMATS["fp16"],
+    )
+    truth, ceilings = enclosed(inputs), Ceilings(inputs, contract, io)
+    emulation = emulate(inputs, contract, io)
+    for run in (*emulation.rounded.values(), *emulation.drawn):
+        assert max(used(run, truth, ceilings).values()) <= 1
+    plain = ensemble(contract, io)[0]
+    faulty = replace(plain, stages=replace(plain.stages, state=flushed_writes))
+    assert used(faulty.run(inputs), truth, ceilings)["final_state"] > 10
