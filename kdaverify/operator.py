@@ -218,10 +218,14 @@ class CallOperator(Operator):
     Args:
         call: the class of its calls.
         suites: the folder of the suites that test it.
+        absent: how a function declares that it does not return an output, by output.
+        orders: the options that declare the order of axes, in words; "" where there are none.
     """
 
     call: ClassVar[type[TensorCall]]
     suites: ClassVar[str] = GENERAL
+    absent: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    orders: ClassVar[str] = ""
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:

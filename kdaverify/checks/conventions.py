@@ -4,7 +4,6 @@ declares; tested before anything is scored.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import ALLOWED, ConventionError, Conventions
 from kdaverify.adapters.fitting import fitted
 from kdaverify.budgets.statistics import rms
-from kdaverify.checks.execute import CallError, execute
+from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
@@ -41,7 +40,6 @@ PROBE = Problem(
 )
 PACK, PADDING = (2, 0, 3), 2
 NOT_IMPLEMENTED = "NotImplementedError"
-NO_DEVICE = '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
 GROUPED = {"H": 2, "HV": 6}
 """Heads in groups: where each value head has a key head of its own, either way of grouping is the
 other."""
@@ -71,7 +69,7 @@ def preflight(adapter: Adapter) -> list[Outcome]:
         return [found]
     other = _complaint(adapter, problem)
     return (
-        [found, Outcome(f"other {other.output}", other.status, _advised(adapter, other))]
+        [found, Outcome(f"other {other.output}", other.status, mended(adapter, other))]
         if isinstance(other, CallError)
         else [found]
     )
@@ -185,13 +183,7 @@ def _unanswered(adapter: Adapter) -> Outcome | None:
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
     if not isinstance(fault, CallError):
         return None
-    return Outcome(fault.output, fault.status, _advised(adapter, fault))
-
-
-def _advised(adapter: Adapter, fault: CallError) -> str:
-    """A fault with its mend, where that is a declared device."""
-    lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
-    return f"{fault}{NO_DEVICE}" if lost else str(fault)
+    return Outcome(fault.output, fault.status, mended(adapter, fault))
 
 
 def _transposed(adapter: Adapter) -> Outcome | None:

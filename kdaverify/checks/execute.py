@@ -4,10 +4,11 @@ never a traceback of ours.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,10 +17,13 @@ from kdaverify.adapters.base import Adapter, AdapterError, values_of
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.status import Status
-from kdaverify.operator import call_operator
+from kdaverify.operator import CallOperator, call_operator
 from oracles.autograd import ForwardOnlyError
 from oracles.signature import TensorCall
 
+NO_DEVICE: Final = (
+    '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
+)
 X = TypeVar("X")
 Entry = Callable[[Any], Any]
 
@@ -73,9 +77,12 @@ def execute(
             Status.MISSING, exposed[0], f"the kernel returned None; return ({', '.join(exposed)})"
         )
     returned: dict[str, Any] = {name: values.get(name) for name in exposed}
+    _check_container(returned)
+    shapes = {name: inputs.signature.shape(name, inputs) for name in exposed}
+    _check_order(returned, shapes)
     for name, value in returned.items():
         check_kind(
-            name, value, inputs.signature.shape(name, inputs), _wanted_dtype(name, inputs, adapter)
+            name, value, shapes[name], _wanted_dtype(name, inputs, adapter), adapter.operator
         )
     check_inputs_kept(given, inputs)
     for name, value in returned.items():
@@ -116,9 +123,58 @@ def dtype_name(inputs: TensorCall) -> str:
     return format_of(getattr(inputs, inputs.signature.inputs[0].name).dtype).name
 
 
-def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def mended(adapter: Adapter, fault: CallError) -> str:
+    """What a call did wrong, with the mend where that is a declared device."""
+    lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
+    return f"{fault}{NO_DEVICE}" if lost else str(fault)
+
+
+def _check_container(returned: Mapping[str, Any]) -> None:
+    """Refuses outputs in a container of another size or kind than a tuple of them.
+
+    Raises:
+        CallError: naming what came and what to return.
+    """
+    first = next(iter(returned))
+    if isinstance(value := returned[first], tuple | list | dict):
+        kind, names = type(value).__name__, ", ".join(returned)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        wanted = f"({names})" if len(returned) > 1 else names
+        raise CallError(
+            Status.TYPE,
+            first,
+            f"the kernel returned a {kind} of {len(value)}; return {wanted}",  # pyright: ignore[reportUnknownArgumentType]
+        )
+
+
+def _check_order(returned: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuses outputs that came in another order.
+
+    Raises:
+        CallError: naming the order that came and the one wanted.
+    """
+    named = {shape: name for name, shape in shapes.items()}
+    got = [tuple(getattr(value, "shape", ())) for value in returned.values()]
+    came = [named[shape] for shape in got if shape in named]
+    wanted = [*shapes]
+    if came != wanted and sorted(came) == sorted(wanted):
+        raise CallError(
+            Status.SHAPE,
+            wanted[0],
+            f"the kernel returned ({', '.join(came)}); return ({', '.join(wanted)}), in this order",
+        )
+
+
+def check_kind(
+    name: str,
+    value: object,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    operator: CallOperator | None = None,
+) -> None:
     """Refuses what is no tensor of the wanted shape and dtype.
 
+    Args:
+        operator: that it is an output of, whose declarations may be what is wrong.
     Raises:
         CallError: naming the output, what was wanted and what came.
     """
@@ -126,8 +182,8 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
         raise CallError(
             Status.MISSING,
             name,
-            f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare"
-            f" {name}=False",
+            f"{name}: wanted a tensor of shape {list(shape)}, got None; return it"
+            f"{_or_declare(operator.absent.get(name, '') if operator else '')}",
         )
     if not isinstance(value, Tensor):
         raise CallError(
@@ -136,7 +192,7 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
     if tuple(value.shape) != shape:
         said = (
             f"{name}: wanted shape {list(shape)}, got {list(value.shape)};"
-            f" {_reordering(shape, tuple(value.shape))}"
+            f" {_reordering(shape, tuple(value.shape), operator.orders if operator else '')}"
         )
         raise CallError(Status.SHAPE, name, said)
     if value.dtype != dtype:
@@ -162,8 +218,17 @@ def _kind_and_mend(value: object) -> str:
     )
 
 
-def _reordering(wanted: tuple[int, ...], got: tuple[int, ...]) -> str:
-    """Which two axes are swapped, where that is all and no other two would do."""
+def _or_declare(option: str) -> str:
+    """The other mend of an output that is missing."""
+    return f" or declare {option}" if option else ""
+
+
+def _reordering(wanted: tuple[int, ...], got: tuple[int, ...], orders: str) -> str:
+    """Which two axes are swapped, where that is all and no other two would do.
+
+    Args:
+        orders: what declares the order of axes; "" where nothing does.
+    """
     if len(wanted) == len(got):
         swapped = [axis for axis in range(len(wanted)) if wanted[axis] != got[axis]]
         # a pair
@@ -172,11 +237,10 @@ def _reordering(wanted: tuple[int, ...], got: tuple[int, ...]) -> str:
             and wanted[swapped[0]] == got[swapped[1]]
             and wanted[swapped[1]] == got[swapped[0]]
         ):
-            return (
-                f"axes {swapped[0]} and {swapped[1]} are swapped: transpose them back, or correct"
-                " the declared layout or state order"
-            )
-    return "check the declared layout and state order"
+            declared = f", or correct the declared {orders}" if orders else ""
+            return f"axes {swapped[0]} and {swapped[1]} are swapped: transpose them back{declared}"
+    declared = f", or correct the declared {orders}" if orders else ""
+    return f"return it in the wanted shape{declared}"
 
 
 def check_inputs_kept(given: TensorCall, inputs: TensorCall) -> None:

@@ -22,6 +22,7 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.operator import Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
+from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import below
 
 ALIKE: Final = 0.05
@@ -192,26 +193,34 @@ class BoundedOperator(FunctionOperator):
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
         """Compares what came with the exact outputs under every value of an option that the
-        function is not given.
+        function is not given, and with those of usual mistakes.
         """
-        if self._alike(problem, found):
+        if self._alike(Misreading("", problem.inputs()), found):
             return None
         for option, values in self.options.items():
             if option in adapter.takes.names:
                 continue
             for value in values:
-                if self._alike(problem.replace(**{option: value}), found):
+                if self._alike(Misreading("", problem.replace(**{option: value}).inputs()), found):
                     return (
                         f"declared {option}={getattr(problem, option)!r}, but behaves as"
                         f" {option}={value!r}; correct the declaration"
                     )
-        return None
+        return next(
+            (one.said for one in self.misreadings(problem.inputs()) if self._alike(one, found)),
+            None,
+        )
 
-    def _alike(self, problem: Any, found: Mapping[str, Tensor]) -> bool:
-        call = problem.inputs()
-        exact = self.counted(call, None, None, FORMATS["fp32"])
-        skipped = self.undefined(call)
-        pairs = [(found[name].double(), exact[name][0], skipped.get(name)) for name in found]
+    def misreadings(self, call: Any) -> Iterator[Misreading]:
+        """What functions with a usual mistake in every call take it for; nothing by default."""
+        del call
+        yield from ()
+
+    def _alike(self, read: Misreading, found: Mapping[str, Tensor]) -> bool:
+        counted = self.counted(read.call, None, None, FORMATS["fp32"])
+        exact = read.returned({name: value for name, (value, _) in counted.items()})
+        skipped = self.undefined(read.call)
+        pairs = [(found[name].double(), exact[name], skipped.get(name)) for name in found]
         errors = [
             (x - y if mask is None else (x - y).masked_fill(mask, 0.0), y) for x, y, mask in pairs
         ]

@@ -16,7 +16,7 @@ from kdaverify.adapters.entry_point import Function
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
-from kdaverify.checks.execute import CallError, execute
+from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.operator import CallOperator
@@ -174,6 +174,10 @@ class FunctionOperator(CallOperator):
     def probe(self, dtype: str) -> Any:
         """A small ordinary problem."""
 
+    def probes(self, dtype: str) -> tuple[Any, ...]:
+        """Problems that show together every wrong option; the one probe by default."""
+        return (self.probe(dtype),)
+
     def refusal(self, adapter: Adapter, problem: Any) -> str | None:
         return adapter.supports(problem)
 
@@ -196,8 +200,9 @@ class FunctionOperator(CallOperator):
         declared option, is wrong with all.
         """
         return [
-            self._probed(adapter, self.within(adapter, self.probe(dtype)))
+            self._probed(adapter, self.within(adapter, problem))
             for dtype in adapter.dtypes
+            for problem in self.probes(dtype)
         ]
 
     def _probed(self, adapter: Adapter, problem: Any) -> Outcome:
@@ -207,12 +212,14 @@ class FunctionOperator(CallOperator):
         try:
             found = execute(adapter, problem.inputs(), adapter.exposes(problem)).outputs
         except CallError as fault:
-            return Outcome(fault.output, fault.status, f"preflight: {fault}{self.advice(fault)}")
+            return Outcome(
+                fault.output, fault.status, f"{mended(adapter, fault)}{self.advice(fault)}"
+            )
         said = self.otherwise(adapter, problem, found) if adapter.answers else None
         return Outcome(
             "call",
             Status.CONVENTION if said else Status.PASS,
-            f"preflight: {said or problem.describe() + ' is answered'}",
+            said or f"preflight: {problem.describe()} is answered",
         )
 
     def advice(self, fault: CallError) -> str:

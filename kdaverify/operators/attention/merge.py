@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, final
 
 from hypothesis import strategies as st
@@ -66,6 +68,10 @@ class MergeOperator(TolerancesOperator):
     def probe(self, dtype: str) -> MergeProblem:
         return MergeProblem(dtype=dtype, T=9, H=2, d_v=16, parts="empty")  # pyright: ignore[reportArgumentType]
 
+    def probes(self, dtype: str) -> tuple[MergeProblem, ...]:
+        """Where a part is empty, LSE of the other passes through: the base shows nowhere."""
+        return self.probe(dtype), self.probe(dtype).replace(parts="normal")
+
     def laws(self) -> Mapping[str, Law]:
         return MERGE_LAWS
 
@@ -101,7 +107,23 @@ class MergeOperator(TolerancesOperator):
         exact = {n: x for n, (x, _) in self.counted(call, None, None, FORMATS["fp32"]).items()}
         if "lse" not in found or alike(found["lse"], exact["lse"]):
             return None
-        return misdeclared_lse(found["lse"], exact["lse"], call.empty, adapter.takes.words, alike)
+        words = adapter.takes.words
+        said = misdeclared_lse(found["lse"], exact["lse"], call.empty, words, alike)
+        return said or self._other_base(call, found, words)
+
+    def _other_base(
+        self, call: MergeCall, found: Mapping[str, Tensor], words: Mapping[str, Any]
+    ) -> str | None:
+        """Whether LSE is taken and returned to the base that is not declared."""
+        other, factor = ("2", math.log(2)) if words["lse"] == "e" else ("e", 1 / math.log(2))
+        read = replace(call, lse_a=call.lse_a * factor, lse_b=call.lse_b * factor)
+        o, lse = (self.counted(read, None, None, FORMATS["fp32"])[n][0] for n in ("o", "lse"))
+        if alike(found["o"], o) and alike(found["lse"] * factor, lse):
+            return (
+                f"declared lse={words['lse']!r}, but LSE is taken and returned to base {other};"
+                f" declare lse={other!r}"
+            )
+        return None
 
     def place(self, output: str, index: tuple[int, ...], call: MergeCall) -> ElementPlace:
         head, row = index[:2] if output.startswith("lse") else (index[1], index[0])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, final
 
+import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
 from kdaverify.operators.gated_norm.panel import named_problems, random_problems
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
+from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormCall, NormPrecision
 
@@ -31,6 +34,8 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "long": {"B": 1, "T": 1025, "H": 2, "V": 128},
 }
 SECONDS: Final = 1e-7
+OPEN: Final = 64.0
+"""A gate whose sigmoid is 1 in float64."""
 
 
 @final
@@ -107,6 +112,20 @@ class GatedNormOperator(BoundedOperator):
             )
             counted = GatedNorm(call, precision)
         return counted.forward() if cotangents is None else counted.backward(cotangents)
+
+    def misreadings(self, call: GatedNormCall) -> Iterator[Misreading]:
+        yield Misreading(
+            "x and gate are exchanged: the function normalises its second argument; normalise x",
+            replace(call, x=call.gate, gate=call.x),
+        )
+        # The activation of OPEN is OPEN, or 1: the norm of a product without a gate behind it.
+        factor = OPEN if call.activation == "silu" else 1.0
+        gated = call.x.double() * GatedNorm(call).act.value
+        yield Misreading(
+            "the gate multiplies x before the norm; multiply after it, y = w x / rms(x) act(gate)",
+            replace(call, x=gated, gate=torch.full_like(gated, OPEN)),
+            lambda exact: {"y": exact["y"] / factor},
+        )
 
     def groups(self, call: GatedNormCall) -> int:
         """A row has one root, a column one weight."""

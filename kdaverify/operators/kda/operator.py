@@ -67,6 +67,8 @@ class KdaOperator(CallOperator):
     has_known_bugs = True
     resampled = True
     telling = ("gate", "key", "beta")
+    absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
+    orders = "layout or state order"
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
         return AXES["named"](adapter, profile)

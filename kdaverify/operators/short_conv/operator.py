@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, final
 
 import torch
@@ -19,6 +20,7 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.checks.status import Status
 from kdaverify.operators.bounded import BoundedOperator
 from kdaverify.operators.function import FunctionTakes
+from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
 from kdaverify.operators.short_conv.panel import named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
@@ -35,6 +37,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
     "long": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 64},
 }
+STATE: Final = "final_state"
 SECONDS: Final = 1e-7
 """A tap of a token of a channel, in float64, there and back."""
 
@@ -54,6 +57,7 @@ class ShortConvOperator(BoundedOperator):
     options = {"activation": ("silu", "none")}  # noqa: RUF012
     width = "W"
     has_known_bugs = True
+    absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
     telling = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 
@@ -125,7 +129,7 @@ class ShortConvOperator(BoundedOperator):
         return ShortConvProblem(dtype=dtype, lengths=(5, 0, 9, 1), T=17, D=33, state="random")  # pyright: ignore[reportArgumentType]
 
     def advice(self, fault: CallError) -> str:
-        states = fault.output == "final_state" and fault.status is Status.SHAPE
+        states = fault.output == STATE and fault.status is Status.SHAPE
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
 
     def counted(
@@ -145,6 +149,15 @@ class ShortConvOperator(BoundedOperator):
                 ConvPrecision(precision_of(contract.accumulate), precision_of(io), *on_the_way),
             )
         return counted.forward() if cotangents is None else counted.backward(cotangents)
+
+    def misreadings(self, call: ShortConvCall) -> Iterator[Misreading]:
+        """States with the newest column first, returned so, or taken so as well."""
+        said = "their newest column first; order columns from the oldest to the newest"
+        yield Misreading(f"{STATE} has {said.replace('their', 'its')}", call, _newest_first)
+        if call.initial_state is not None:
+            # Column 0 of a state is never read; of one that is read backwards, it is the newest.
+            taken = replace(call, initial_state=call.initial_state.flip(-1))
+            yield Misreading(f"both states have {said}", taken, _newest_first)
 
     def groups(self, call: ShortConvCall) -> int:
         """A channel has one weight and one bias for all of its tokens."""
@@ -249,6 +262,10 @@ class ShortConvOperator(BoundedOperator):
             f"sequence {n}, token {row - first} of {length}, channel {channel}",
             _made_by(call, row, channel),
         )
+
+
+def _newest_first(exact: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return {**exact, STATE: exact[STATE].flip(-1)}
 
 
 def _made_by(call: ShortConvCall, row: int, channel: int) -> str:

@@ -106,7 +106,7 @@ MISDECLARED = {
     "empty_lse='+inf'": (FOREIGN, {"lse": "2"}),
     "empty_lse='-inf'": (RIGHT, {"empty_lse": "+inf"}),
     "causal_alignment='top_left'": (TOP_LEFT, {}),
-    "behaves as": (FAULTS["S1 default scale"], {}),
+    "multiply by softmax_scale": (FAULTS["S1 default scale"], {}),
     "behind the border": (FAULTS["M4 flag without effect"], {}),
     "h % h_kv": (FAULTS["tiled heads"], {}),
     "are swapped": (FAULTS["lse with H and s_q swapped"], {}),
