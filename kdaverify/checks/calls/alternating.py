@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from kdaverify.checks.calls.bits import same_bits, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
@@ -28,12 +27,8 @@ def _alternating(
     if any(outcome.status.rejects for outcome in between):
         return between
     said = f"after a call that differs: {other.problem.describe()}"
-    after = (
-        same_bits(before, again, case.inputs, said)
-        if case.adapter.deterministic
-        else same_or_right(before, again, case.judged, said)
-    )  # fmt: skip
-    return [*(outcome for outcome in between if outcome.status is Status.SKIP), *after]
+    skips = [outcome for outcome in between if outcome.status is Status.SKIP]
+    return [*skips, *case.repeats(before, again, said)]
 
 
 def _scale(case: CallRuleCase) -> CallRuleCase:

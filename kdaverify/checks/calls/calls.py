@@ -1,16 +1,95 @@
-"""The contract of a call: one rule tested on one problem."""
+"""The contract of a call: one rule tested on one problem; inside the kernel's own process where it
+has to be, and what has to be judged by certified values is judged here.
+
+An isolated kernel gets copies of tensors and returns copies. Its own memory, its tensor objects,
+its streams and its signature can be seen by a caller beside it alone, so such a rule is carried out
+there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
-from kdaverify.checks.calls.inside import tried_inside
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.checks.execute import CallError
+from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.operator import problem_from_json
 from oracles.autograd import ForwardOnlyError
+from oracles.signature import TensorCall
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """Tensors of a call that have to be compared with certified values.
+
+    Args:
+        tensors: outputs, or gradients, by name.
+        inputs: of the call; None for those of the case.
+        backward: whether they are gradients.
+        loss: whose gradients; None for that of the case.
+    """
+
+    tensors: Mapping[str, Tensor]
+    inputs: TensorCall | None
+    backward: bool
+    loss: Any = None
+
+
+@dataclass(frozen=True)
+class _CallingCase(CallRuleCase):
+    """A case that puts off every comparison with certified values."""
+
+    unjudged: list[Unjudged] = field(default_factory=list[Unjudged])
+
+    def judged(
+        self, found: Mapping[str, Tensor], inputs: TensorCall | None = None
+    ) -> list[Outcome]:
+        self.unjudged.append(Unjudged(found, inputs, backward=False))
+        return []
+
+    def judged_back(self, found: Mapping[str, Tensor], given: Any = None) -> list[Outcome]:
+        self.unjudged.append(Unjudged(found, None, backward=True, loss=given))
+        return []
+
+
+def tried_inside(case: CallRuleCase, rule: str) -> list[Outcome]:
+    """The outcomes of a rule whose calls are made in the kernel's own process.
+
+    Raises:
+        CallError: the process did not survive them.
+    """
+    trial = partial(_trial, problem=case.problem.to_json(), rule=rule, times=case.times)
+    outcomes, unjudged = watched(lambda: case.adapter.inside(trial), "call")
+    return [*outcomes, *(outcome for one in unjudged for outcome in _judged(case, one))]
+
+
+def _trial(
+    adapter: Adapter, *, problem: str, rule: str, times: int
+) -> tuple[list[Outcome], list[Unjudged]]:
+    """What is done beside the kernel: module-level, so that its name reaches another process."""
+    case = _CallingCase(adapter, problem_from_json(problem), times)
+    try:
+        return RULES[rule].ask(case), case.unjudged
+    except Unreachable as reason:
+        return skipped(str(reason)), []
+    except CallError as fault:
+        return [Outcome(fault.output, fault.status, fault.message)], []
+
+
+def _judged(case: CallRuleCase, found: Unjudged) -> list[Outcome]:
+    if found.backward:
+        return case.judged_back(found.tensors, found.loss)
+    # Certified values are of the inputs as the harness has them, wherever the kernel had them.
+    inputs = None if found.inputs is None else found.inputs.on(case.inputs.device)
+    return case.judged(found.tensors, inputs)
+
 
 FEW = 8
 

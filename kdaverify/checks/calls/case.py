@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of
 from kdaverify.adapters.channels import Channel
+from kdaverify.checks.calls.bits import Judge, same_bits, same_or_right
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import judge_gradients, run_backward
 from kdaverify.checks.outcome import Outcome, outcomes
@@ -125,6 +126,23 @@ class CallRuleCase:
         """Gradients against the exact ones of the case's loss, or of another."""
         loss = self.cotangents if given is None else given
         return judge_gradients(self.adapter, self.problem, self.inputs, loss, {**found})
+
+    def direction(self, *, backward: bool) -> tuple[Callable[[], Tensors], Judge]:
+        """How to call for outputs, or for gradients, and how to judge them."""
+        return (self.back, self.judged_back) if backward else (self.run, self.judged)
+
+    def repeats(
+        self, plain: Mapping[str, Tensor], found: Mapping[str, Tensor], said: str
+    ) -> list[Outcome]:
+        """Outputs of two equal calls: the same bits, or right ones where a kernel declares
+        deterministic=False.
+
+        Args:
+            said: when `found` was found, in words.
+        """
+        if self.adapter.deterministic:
+            return same_bits(plain, found, self.inputs, said)
+        return same_or_right(plain, found, self.judged, said)
 
     def beside(self, **changed: object) -> Any:
         """The problem changed, moved into the domain: one token more is one chunk more for a kernel

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kdaverify.checks.calls.bits import same_bits, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
@@ -29,10 +28,7 @@ def _after_start(case: CallRuleCase) -> list[Outcome]:
 
 def _twice(case: CallRuleCase, said: str) -> list[Outcome]:
     first = {name: tensor.clone() for name, tensor in case.run().items()}
-    again = case.run()
-    if case.adapter.deterministic:
-        return same_bits(first, again, case.inputs, said)
-    return same_or_right(first, again, case.judged, said)
+    return case.repeats(first, case.run(), said)
 
 
 _EXPOSES = "tuning runs that update what they are given, caches filled wrongly (S28)"

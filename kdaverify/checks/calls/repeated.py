@@ -4,43 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from kdaverify.checks.calls.bits import Judge, differing, same_bits
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
-from kdaverify.checks.calls.detection import excluded
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
+CONFIDENCE: Final = 0.95
 
-def _repeated(
-    case: CallRuleCase,
-    call: Callable[[CallRuleCase], Tensors],
-    judge: Callable[[CallRuleCase], Judge],
-) -> list[Outcome]:
-    first = call(case)
+
+def detectable_share(calls: int, confidence: float = CONFIDENCE) -> float:
+    """The smallest share of calls that a race must change to be detected with probability
+    `confidence`.
+
+    Math: a race that changes each call independently with probability p leaves n calls equal with
+    probability (1 - p)^n, so it is
+        detected with probability 1 - (1 - p)^n, and that is `confidence` at p = 1 - (1 -
+        confidence)^(1 / n).
+    Args:
+        calls: n, how many calls are compared.
+    """
+    return 1 - (1 - confidence) ** (1 / calls)
+
+
+def excluded(calls: int) -> str:
+    """The phrase for a verdict on `calls` equal calls."""
+    return (
+        f"a race that changes {detectable_share(calls):.2g} of the calls is detected with"
+        f" probability {CONFIDENCE:.0%}"
+    )
+
+
+def _repeated(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
+    return _equal_calls(case, *case.direction(backward=backward))
+
+
+def _repeated_step(case: CallRuleCase) -> list[Outcome]:
+    return _equal_calls(case, case.step, case.judged)
+
+
+def _equal_calls(case: CallRuleCase, call: Callable[[], Tensors], judge: Judge) -> list[Outcome]:
+    first = call()
     plain = {name: tensor.clone() for name, tensor in first.items()}
     for number in range(2, case.times + 1):
-        found = call(case)
+        found = call()
         wrong = differing(plain, found)
         if not wrong:
             continue
         if case.adapter.deterministic:
             return same_bits(plain, found, case.inputs, f"in call {number} of {case.times}")
-        outcomes = judge(case)(found)
+        outcomes = judge(found)
         if any(outcome.status.rejects for outcome in outcomes):
             return outcomes
     if not case.adapter.deterministic:
-        return judge(case)(plain)
+        return judge(plain)
     return same_bits(
         plain, plain, case.inputs, f"in all of {case.times} calls: {excluded(case.times)}"
     )
 
 
-def _repeated_at_real_size(
-    case: CallRuleCase,
-    call: Callable[[CallRuleCase], Tensors],
-    judge: Callable[[CallRuleCase], Judge],
-) -> list[Outcome]:
+def _repeated_at_real_size(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
     # Results of other bits are compared with certified values, which take minutes a call at this
     # size.
     if not case.adapter.deterministic:
@@ -48,7 +72,7 @@ def _repeated_at_real_size(
             "it declares deterministic=False: its calls are compared with certified values, at"
             " small sizes alone"
         )
-    return _repeated(case, call, judge)
+    return _repeated(case, backward=backward)
 
 
 RULES = (
@@ -58,7 +82,7 @@ RULES = (
         " declares deterministic=False",
         "races: reads before writes, missing waits and barriers, tiles of the call before (A8, H13,"
         " H20 to H27, O11, X6)",
-        partial(_repeated, call=CallRuleCase.run, judge=lambda case: case.judged),
+        _repeated,
         size="tails",
         counted=True,
     ),
@@ -66,7 +90,7 @@ RULES = (
         "repeated-step",
         "the same of the decode entry point",
         "the same in a decode kernel (O11)",
-        partial(_repeated, call=CallRuleCase.step, judge=lambda case: case.judged),
+        _repeated_step,
         size="one",
         packed=False,
         sequences=True,
@@ -76,7 +100,7 @@ RULES = (
         "repeated-backward",
         "the same of all gradients",
         "the same in the backward, sums by atomic additions (L6)",
-        partial(_repeated, call=CallRuleCase.back, judge=lambda case: case.judged_back),
+        partial(_repeated, backward=True),
         size="tails",
         spare=False,
         backward=True,
@@ -87,7 +111,7 @@ RULES = (
         "repeated-real",
         "the same of a pack of 1,024 tokens and more, 8 heads, K = V = 64",
         "races among many blocks, and over more chunks than fit a pipeline (A8, H13, H20 to H27)",
-        partial(_repeated_at_real_size, call=CallRuleCase.run, judge=lambda case: case.judged),
+        _repeated_at_real_size,
         size="real",
         counted=True,
         once=True,
@@ -97,9 +121,7 @@ RULES = (
         "repeated-real-backward",
         "the same of all gradients, at that size",
         "the same in the backward, sums by atomic additions over many blocks (L6)",
-        partial(
-            _repeated_at_real_size, call=CallRuleCase.back, judge=lambda case: case.judged_back
-        ),
+        partial(_repeated_at_real_size, backward=True),
         size="real",
         spare=False,
         backward=True,

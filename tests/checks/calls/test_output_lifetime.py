@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kdaverify.checks.calls.output_lifetime import share_a_byte
+from kdaverify.checks.calls.lifetimes import share_a_byte
 
 
 def test_parts_of_one_buffer_that_alternate_share_nothing() -> None:

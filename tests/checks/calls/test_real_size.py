@@ -12,8 +12,8 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import CallRuleTest, questions
-from kdaverify.checks.calls.detection import detectable_share, excluded
 from kdaverify.checks.calls.questions import times
+from kdaverify.checks.calls.repeated import detectable_share, excluded
 from kdaverify.checks.calls.rules import OF_LONG_CALLS, RULES, of_long_calls
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check

@@ -1,21 +1,26 @@
-"""What a call returned stays what it was, and is nobody else's."""
+"""Tensors that outlive a call: what it returned stays as it was, and what it was given may be
+written again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.isolation.arena import bytes_of
 from kdaverify.adapters.placement import shares_memory
-from kdaverify.checks.calls.bits import differing
+from kdaverify.checks.calls.bits import differing, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
+from oracles.signature import Role, TensorCall
 
 
 def _kept(
@@ -86,32 +91,83 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
 
 
-def _other_values(case: CallRuleCase) -> Tensors:
+def _later_outputs(case: CallRuleCase) -> Tensors:
     return case.run(case.problem.replace(seed=case.problem.seed + 1).inputs())
 
 
-def _other_gradients(case: CallRuleCase) -> Tensors:
+def _later_gradients(case: CallRuleCase) -> Tensors:
     return run_backward(
         case.adapter, case.problem.replace(seed=case.problem.seed + 1).inputs(), case.cotangents
     )
 
 
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
+
+
+def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> list[Outcome]:
+    case.reaches("objects")
+    wanted = other(case)
+    plain = case.run(wanted)
+    given = case.inputs.copied()
+    case.run(copied=lambda _: given)
+    for name, tensor in given.tensors().items():
+        # Through the storage, as another library writes: no version of the tensor counts it.
+        bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
+    # another object of the same tensors: this one keeps what it derived from the former offsets
+    found = case.run(wanted, copied=lambda _: replace(given))
+    return same_or_right(
+        plain,
+        found,
+        lambda x: case.judged(x, wanted),
+        "where the tensors of an earlier call hold other values",
+    )
+
+
+def _other_offsets(case: CallRuleCase) -> TensorCall:
+    other = case.beside(**case.other_offsets()).inputs()
+    offsets = other.signature.tensors(other, Role.OFFSETS)
+    # a dataclass each
+    return replace(case.problem.inputs(), **offsets).copied()
+
+
+def _other_values(case: CallRuleCase) -> TensorCall:
+    return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
+
+
 RULES = (
     CallRule(
         "kept",
         "a later call changes nothing that an earlier one returned; outputs share no memory",
         _EXPOSES,
-        partial(_kept, call=CallRuleCase.run, later=_other_values),
+        partial(_kept, call=CallRuleCase.run, later=_later_outputs),
         channel="results",
     ),
     CallRule(
         "kept-backward",
         "the same of all gradients",
         _EXPOSES,
-        partial(_kept, call=CallRuleCase.back, later=_other_gradients),
+        partial(_kept, call=CallRuleCase.back, later=_later_gradients),
         spare=False,
         channel="results",
         backward=True,
+    ),
+    CallRule(
+        "edited-offsets",
+        "offsets edited in place, without a new version of the tensor, are new offsets",
+        "chunk indices kept for a tensor of offsets that has changed since",
+        partial(_edited, other=_other_offsets),
+        size="tails",
+        sequences=True,
+        offsets=True,
+        channel="objects",
+        costly=True,
+    ),
+    CallRule(
+        "edited-values",
+        "all tensors overwritten in place are a new call",
+        "results, or converted inputs, kept for tensors that have changed since",
+        partial(_edited, other=_other_values),
+        channel="objects",
+        costly=True,
     ),
 )
