@@ -29,7 +29,7 @@ from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import compare
 from kdaverify.checks.published.registry import RULES, findings
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import RuleOutcome
+from kdaverify.checks.status import RuleOutcome
 from kdaverify.problems import Problem, panel
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS

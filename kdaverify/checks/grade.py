@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 Grade: TypeAlias = Literal["A", "B", "C", "F"]
 """A componentwise, B row-scaled, C norm only, F."""
-MEANING: Final[dict[Grade, str]] = {
+MEANING: Final[Mapping[str, str]] = {
     "A": "every statistic within tolerance",
     "B": "only relative errors of single elements over tolerance",
     "C": "rms within tolerance, rows or elements over it",

@@ -181,7 +181,7 @@ _ALL: Final = (
             "code behind one option alone (H11, O3, X7)",
         ),
     ),
-    Property("combined", "checks.combined:combined", paired=True, both_passes=True),
+    Property("combined", "checks.resume:combined", paired=True, both_passes=True),
     Property("gradcheck", "checks.gradcheck:gradcheck", of_gradients=True),
     Property(
         "self_consistency",

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import CallError, execute
+from kdaverify.checks.forward import forward
+from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import Outcome, outcomes, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Domain, Problem
+from kdaverify.problems.combinations import Direction
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS
 
@@ -111,3 +114,18 @@ def _finite(state: Tensor, end: int) -> Tensor:
         )
         raise CallError(Status.NONFINITE, "final_state", said)
     return state
+
+
+def combined(adapter: Adapter, problem: Problem, *, direction: Direction) -> list[Outcome]:
+    """Judges what a row of the covering array names.
+
+    Args:
+        direction: forward; resume: cut at the middle one of the places where kernels lose a partial
+            chunk; gradients of a loss on o, or on o and S_T.
+    """
+    if direction == "forward":
+        return forward(adapter, problem)
+    if direction == "resume":
+        cuts = cuts_within(problem, adapter.domain)
+        return resume(adapter, problem, cut=cuts[len(cuts) // 2])
+    return gradients(adapter, problem, of=direction.removeprefix("gradients of "))

@@ -48,3 +48,11 @@ class Status(StrEnum):
     @property
     def rejects(self) -> bool:
         return self.judged and self is not Status.PASS
+
+
+class RuleOutcome(StrEnum):
+    """A rule's verdict, beside ours."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    FAIL = "fail"
+    NOT_APPLICABLE = "n/a"

@@ -178,9 +178,8 @@ def _conclude(
     """Every implementation's night, shown and kept."""
     import polars as pl
 
-    from kdaverify.nightly.history import table
+    from kdaverify.nightly.history import promoted, table
     from kdaverify.nightly.night import conclude
-    from kdaverify.nightly.promote import promoted
     from kdaverify.nightly.trend import medians
 
     nights, verdicts, found = history.nights(), read(record).verdicts, list["Night"]()

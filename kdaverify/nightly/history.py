@@ -17,6 +17,7 @@ from kdaverify.verdicts.verdict import Verdict
 if TYPE_CHECKING:
     import polars as pl
 
+
 QUESTION: Final = ("implementation", "property", "problem", "detail")
 """What makes two rows of different nights the same question; with `output`, the same figure."""
 MOST_REGRESSIONS: Final = 200
@@ -132,3 +133,51 @@ def _reported(detail: str) -> str:
 
 def _safe(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
+
+
+TURNS: Final = 2
+"""A kernel that was broken, or mended, turns once; one that goes back and forth is flaky."""
+
+
+def flaky(nights: pl.DataFrame) -> pl.DataFrame:
+    """The flaky figures of some nights.
+
+    Returns:
+        Their questions and outputs, with `tested`, `failed`, `turns`, the date of the last failure
+        in `last`, and a line that replays it.
+    """
+    import polars as pl
+
+    judged = nights.filter(pl.col("judged")).sort("date")
+    # Several rows of one night and figure (a random case that is a regression too) count as one:
+    # failed if any did.
+    nightly = judged.group_by([*QUESTION, "output", "date"], maintain_order=True).agg(
+        pl.col("rejects").any(), pl.col("replay").last(), pl.col("case").last()
+    )
+    counted = nightly.group_by([*QUESTION, "output"], maintain_order=True).agg(
+        tested=pl.len(),
+        failed=pl.col("rejects").sum(),
+        turns=(pl.col("rejects") != pl.col("rejects").shift()).sum(),
+        last=pl.col("date").filter(pl.col("rejects")).max(),
+        replay=pl.col("replay").last(),
+        case=pl.col("case").last(),
+    )
+    return counted.filter(pl.col("turns") >= TURNS).sort("failed", descending=True)
+
+
+MOST_PROMOTED: Final = 5
+"""Cases that a night may promote for an implementation."""
+
+
+def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
+    """The worst random cases of one implementation: those that failed, then those nearest to their
+    tolerance, one row each.
+    """
+    import polars as pl
+
+    reported = (pl.col("status") != "ORACLE_UNCERTIFIED") & (
+        pl.col("rejects") | pl.col("ratio").is_not_null()
+    )
+    drawn = tonight.filter(pl.col("number").is_not_null() & reported)
+    worst = drawn.sort(["rejects", "ratio"], descending=True, nulls_last=True, maintain_order=True)
+    return worst.unique(QUESTION, keep="first", maintain_order=True).head(MOST_PROMOTED)

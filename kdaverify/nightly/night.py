@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from kdaverify.campaign.suite_tests import questions
 from kdaverify.campaign.task import Fixed
-from kdaverify.nightly.flaky import flaky
-from kdaverify.nightly.history import QUESTION
+from kdaverify.nightly.history import QUESTION, flaky
 from kdaverify.nightly.trend import NightlyChange, changes, window
 from kdaverify.verdicts.decision import Ruling
 

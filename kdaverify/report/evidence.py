@@ -9,16 +9,11 @@ from typing import Final
 
 from rich.text import Text
 
+from kdaverify.checks.grade import MEANING
 from kdaverify.verdicts.decision import Decision
 from kdaverify.verdicts.paired import Paired
 from kdaverify.verdicts.verdict import Verdict
 
-MEANING: Final = {
-    "A": "every element within its tolerance",
-    "B": "norms and rows within tolerance, the relative error of single elements not",
-    "C": "the rms within tolerance, some row or element not",
-    "F": "the rms over tolerance",
-}
 REMARKABLE: Final = "three correct digits fewer (or half of what their operands hold)"
 """What `checks.digits` warns of, in the words of a page."""
 

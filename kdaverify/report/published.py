@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from kdaverify.checks.published.says import RuleOutcome
+from kdaverify.checks.status import RuleOutcome
 from kdaverify.report.plain import reported
 from kdaverify.verdicts.verdict import Verdict
 

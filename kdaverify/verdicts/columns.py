@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 from pydantic import ValidationError
 
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.record_error import RecordError
 from kdaverify.verdicts.verdict import SCHEMA, Verdict
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+class RecordError(ValueError):
+    """A record that cannot be read or written;
+    the message names the file, the line and what to do.
+    """
+
 
 BATCH: Final = 20_000
 """Rows that are objects at one time."""

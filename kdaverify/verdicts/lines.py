@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from kdaverify.verdicts.columns import RecordError
 from kdaverify.verdicts.figures import completed
-from kdaverify.verdicts.record_error import RecordError
 from kdaverify.verdicts.seal import BLANK, Account, Seal, SealedLine
 from kdaverify.verdicts.verdict import Verdict
 

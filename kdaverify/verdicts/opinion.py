@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from kdaverify.checks.published.says import RuleOutcome
+from kdaverify.checks.status import RuleOutcome
 
 
 class Opinion(BaseModel):

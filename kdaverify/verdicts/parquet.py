@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from kdaverify.verdicts.columns import checked, fitted, polars, to_frame
+from kdaverify.verdicts.columns import RecordError, checked, fitted, polars, to_frame
 from kdaverify.verdicts.figures import completed
-from kdaverify.verdicts.record_error import RecordError
 from kdaverify.verdicts.seal import BLANK, Account, Seal
 from kdaverify.verdicts.verdict import Verdict
 

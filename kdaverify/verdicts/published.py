@@ -11,8 +11,7 @@ from kdaverify.adapters.registry import find
 from kdaverify.canonical import Canonical
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.published.benchmark import Benchmark
-from kdaverify.checks.published.evidence import Evidence, emulated
+from kdaverify.checks.published.evidence import Benchmark, Evidence, emulated
 from kdaverify.checks.published.registry import findings
 from kdaverify.limits import Limits
 from kdaverify.operator import operator_of

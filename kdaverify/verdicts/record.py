@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kdaverify.verdicts import parquet
-from kdaverify.verdicts.columns import from_frame, polars, to_frame
+from kdaverify.verdicts.columns import RecordError, from_frame, polars, to_frame
 from kdaverify.verdicts.lines import Torn, line_of, read_lines, sealed
-from kdaverify.verdicts.record_error import RecordError
 from kdaverify.verdicts.seal import Account, Seal
 from kdaverify.verdicts.verdict import Verdict
 

@@ -4,17 +4,18 @@ and what the session says beside them.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from kdaverify.operator import DEFAULT
 from kdaverify.verdicts.code_identity import CodeIdentity
-from kdaverify.verdicts.verdict import SCHEMA
+from kdaverify.verdicts.verdict import SCHEMA, Verdict
 
 BLANK: Final = "0" * 64
 """What stands in the place of a digest while it is taken."""
@@ -124,3 +125,21 @@ class SealedLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seal: Seal
+
+
+def published() -> dict[str, Any]:
+    """The JSON schema of a line of a record: a verdict, or the seal that closes a session's."""
+    row = Verdict.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
+    seal = SealedLine.model_json_schema(mode="serialization", ref_template="#/$defs/{model}")
+    inner = {**row.pop("$defs"), **seal.pop("$defs"), "Verdict": row, "SealedLine": seal}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A line of a kdaverify record, version {SCHEMA}",
+        "oneOf": [{"$ref": "#/$defs/Verdict"}, {"$ref": "#/$defs/SealedLine"}],
+        "$defs": dict(sorted(inner.items())),
+    }
+
+
+def schema_text() -> str:
+    """What `reports/schema.json` holds."""
+    return json.dumps(published(), indent=1) + "\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from kdaverify.verdicts.columns import polars
-from kdaverify.verdicts.record_error import RecordError
+from kdaverify.verdicts.columns import RecordError, polars
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,9 +11,9 @@ import pytest
 
 from kdaverify.campaign.cases import case
 from kdaverify.campaign.suite_tests import questions
-from kdaverify.checks.combined import combined
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
+from kdaverify.checks.resume import combined
 from kdaverify.faults.planted.shapes import FAULTS, RIGHT, Shape, Shaped, ShapeFault
 from kdaverify.operator import problem_from_json
 from kdaverify.operators.kda.coverage import rows

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks.status import Status
-from kdaverify.nightly.history import History, HistoryError, table
+from kdaverify.nightly.history import MOST_PROMOTED, History, HistoryError, promoted, table
 from kdaverify.nightly.night import Night, conclude
-from kdaverify.nightly.promote import MOST, promoted
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
@@ -106,7 +105,7 @@ def test_failures_are_promoted_before_what_is_merely_worst() -> None:
     ]
     failed = row(Status.ERROR, problem='{"n":99}', number=99)
     found = promoted(table(TONIGHT, [*panel(), *drawn, failed]))
-    assert found["number"].to_list() == [99, 9, 8, 7, 6] and len(found) == MOST
+    assert found["number"].to_list() == [99, 9, 8, 7, 6] and len(found) == MOST_PROMOTED
 
 
 @pytest.mark.parametrize("address", ["{}", "file://{}"])

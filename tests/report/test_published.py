@@ -9,8 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from kdaverify.checks.published.says import RuleOutcome
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.report.published import PublishedRuleCounts, opinions_table, standards_table, tallies
 from kdaverify.report.summary import summary
 from kdaverify.verdicts.decision import Expected, Ruling, decide

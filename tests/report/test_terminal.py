@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kdaverify.checks.published.says import RuleOutcome
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.report.terminal import MOST_FAILURES, show
 from kdaverify.verdicts.decision import Decision, Expected, decide
 from kdaverify.verdicts.opinion import Opinion

@@ -142,9 +142,9 @@ class Spy:
 
         self._ran: dict[str, None] = {}
         if autotune is not None:
-            from kdaverify.adapters.triton_interpreter import autotuner, settings
+            from kdaverify.adapters.triton_interpreter import launches
 
-            autotuner.install(settings.Settings(autotune), settings.Launches())
+            launches.choose_configurations(launches.Settings(autotune), launches.Launches())
         compile_once()
         launch, ran = JITFunction.run, self._ran
 

@@ -8,21 +8,18 @@ from functools import cached_property
 from typing import Final, Literal, get_args
 
 from kdaverify.adapters.triton_interpreter import (
-    autotuner,
     devices,
-    extremes,
     language,
     launches,
     memo,
-    shapes,
 )
 from kdaverify.adapters.triton_interpreter.bfloat16 import Bfloat16
 from kdaverify.adapters.triton_interpreter.dots import Dots
 from kdaverify.adapters.triton_interpreter.installation import InterpreterError, missing
+from kdaverify.adapters.triton_interpreter.launches import Launches, Settings
 from kdaverify.adapters.triton_interpreter.loops import Loops
 from kdaverify.adapters.triton_interpreter.operators import Operators
 from kdaverify.adapters.triton_interpreter.reductions import Reductions
-from kdaverify.adapters.triton_interpreter.settings import Launches, Settings
 
 Backend = Literal["cuda", "npu"]
 SWITCH: Final = "TRITON_INTERPRET"
@@ -169,13 +166,13 @@ def _install(backend: Backend, settings: Settings, record: Launches) -> None:
             f"triton was imported to compile, and {SWITCH} set since: use a new process"
         )
     memo.install(module, tl)
-    language.install(module, tl)
-    shapes.install(tl, backend)
+    language.patch_for_good(module, tl)
+    language.take_any_extent(tl, backend)
     Operators(module, tl)
     Loops(module, tl)
-    extremes.install(module)
+    language.let_numbers_beat_nan(module)
     Dots(module, tl, Bfloat16(module, tl), settings)
     Reductions(module, tl)
-    autotuner.install(settings, record)
-    launches.install(module, record)
+    launches.choose_configurations(settings, record)
+    launches.record_launches(module, record)
     devices.install(backend)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kdaverify.adapters.triton_interpreter.bfloat16 import Bfloat16
 from kdaverify.adapters.triton_interpreter.formats import to_tf32
-from kdaverify.adapters.triton_interpreter.settings import Settings
+from kdaverify.adapters.triton_interpreter.launches import Settings
 
 SPLIT: Final = ("bf16x3", "bf16x6")
 

@@ -5,6 +5,8 @@ in every device function.
 from __future__ import annotations
 
 import inspect
+import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +24,7 @@ class Standing:
         """Keeps the patch."""
 
 
-def install(module: Any, tl: Any) -> None:
+def patch_for_good(module: Any, tl: Any) -> None:
     """Lets the interpreter patch `triton.language` a last time, for good."""
     module._patch_attr = _direct(module.interpreter_semantic)  # noqa: SLF001
     module._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))  # noqa: SLF001
@@ -58,3 +60,39 @@ def _direct(semantic: Any) -> Any:
         scope.set_attr(owner, name, bound)
 
     return bind
+
+
+def take_any_extent(tl: Any, backend: str) -> None:
+    """Lets kernels for Ascend have blocks of any extent;
+    kernels for CUDA keep the limit that their compiler has.
+    """
+    if backend != "npu":
+        return
+    checked = tl.core.validate_block_shape
+
+    def any_extent(shape: Sequence[int]) -> int:
+        # types, and the limit of a block's size
+        checked([1 << (extent - 1).bit_length() for extent in shape])
+        return math.prod(shape)
+
+    tl.core.validate_block_shape = any_extent
+
+
+def let_numbers_beat_nan(module: Any) -> None:
+    """Replaces the operations that let NaN through in the interpreter of Triton 3.7."""
+    builder = module.InterpreterBuilder
+    through = builder.create_clampf
+    silent = module._ir.PROPAGATE_NAN.NONE  # noqa: SLF001
+
+    def clamp(self: Any, value: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
+        if propagate_nan != silent:
+            return through(self, value, low, high, propagate_nan)
+        return self.binary_op(self.binary_op(value, low, np.fmax), high, np.fmin)
+
+    def smaller(self: Any, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmin)
+
+    def larger(self: Any, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmax)
+
+    builder.create_clampf, builder.create_minnumf, builder.create_maxnumf = clamp, smaller, larger

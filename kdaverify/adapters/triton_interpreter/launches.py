@@ -1,18 +1,50 @@
-"""Every launch of an interpreted kernel: written down,
-and free of numpy's warnings about what floats do.
-"""
+"""Launches of interpreted kernels: what can be chosen about them, and what is remembered."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from kdaverify.adapters.triton_interpreter.settings import Launches, qualified
+
+@dataclass
+class Settings:
+    """Choices that hold from the next launch on.
+
+    Args:
+        autotune: which of a kernel's configurations runs, counted round and from the end if
+            negative.
+        tf32: whether one-pass TF32 products round their fp32 operands.
+    """
+
+    autotune: int = 0
+    tf32: bool = False
 
 
-def install(module: Any, launches: Launches) -> None:
+@dataclass
+class Launches:
+    """What was launched.
+
+    Args:
+        kernels: qualified names, in order of the first launch since the last forgetting.
+        configurations: the configurations every autotuned kernel offered at its last launch, by
+            qualified name.
+        chosen: the one it ran with.
+    """
+
+    kernels: dict[str, None] = field(default_factory=dict[str, None])
+    configurations: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    chosen: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def qualified(function: object) -> str:
+    """Module and name of a Python function: how kernels are known here."""
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+
+
+def record_launches(module: Any, launches: Launches) -> None:
     """Wraps what a launch of a kernel comes down to.
     Device functions that kernels call are no launches.
     """
@@ -26,3 +58,27 @@ def install(module: Any, launches: Launches) -> None:
             return original(function, *args, grid=grid, warmup=warmup, **kwargs)
 
     module.InterpretedFunction.run = run
+
+
+def choose_configurations(settings: Settings, launches: Launches) -> None:
+    """Makes every autotuner run the configuration that `settings` names,
+    after the kernel's own pruning.
+    """
+    from triton.runtime import autotuner
+
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        offered = tuner.prune_configs(kwargs)
+        chosen = offered[settings.autotune % len(offered)]
+        name = qualified(tuner.base_fn)
+        launches.configurations[name] = tuple(str(configuration) for configuration in offered)
+        launches.chosen[name] = str(chosen)
+        tuner.best_config = chosen
+        if chosen.pre_hook is not None:
+            chosen.pre_hook({**tuner.nargs, **kwargs, **chosen.all_kwargs()})
+        result = tuner.fn.run(*args, **kwargs, **chosen.all_kwargs())
+        tuner.nargs = None
+        return result
+
+    replaced: Any = autotuner.Autotuner
+    replaced.run = run

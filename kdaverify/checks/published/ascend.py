@@ -1,5 +1,5 @@
-"""Ascend's precision standards for operators: ecosystem (single benchmark, mixed tolerance) and
-commercial (dual benchmark, L0 to L2).
+"""Ascend's precision standards for operators: ecosystem (single benchmark, mixed tolerance),
+commercial (dual benchmark, L0 to L2), and the double benchmark of its test kit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.published.rule import (
     PublishedRule,
     RuleResult,
+    accepted,
     all_of,
     at_least,
     at_most,
@@ -22,6 +23,7 @@ from kdaverify.checks.published.rule import (
     refused,
 )
 from kdaverify.checks.published.sample import TINY, Errors, Sample
+from kdaverify.checks.status import RuleOutcome
 
 FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
 THRESHOLD: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-13}
@@ -156,6 +158,39 @@ def _level(name: str, level: Level) -> PublishedRule:
     )
 
 
+FLOOR: Final[Mapping[str, float]] = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-14}
+BALANCE: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-14}
+LARGEST, MEAN, RMS = 10.0, 2.0, 2.0
+
+
+def double(sample: Sample) -> RuleResult:
+    """Math: err / max(err of the benchmark, floor) <= 10, 2, 2 for the largest and the mean
+    relative error and for the rms.
+
+    The balance |mean((a - g) / max(|g|, 1))| has a limit of its own. A benchmark that is not finite
+    passes everything; a kernel that is not fails.
+    """
+    ours, theirs = sample.errors, sample.of_benchmark
+    if not theirs.finite:
+        return accepted("the benchmark is not finite")
+    if not ours.finite:
+        return refused("not finite where the benchmark is")
+    own, other, floor = ours.relative, theirs.relative, FLOOR[sample.stored]
+    balance = float((ours.signed / sample.size.clamp(min=1.0)).mean())
+    return all_of(
+        at_most(
+            "largest relative error ratio",
+            float(own.max()) / max(float(other.max()), floor),
+            LARGEST,
+        ),
+        at_most(
+            "mean relative error ratio", float(own.mean()) / max(float(other.mean()), floor), MEAN
+        ),
+        at_most("rms error ratio", ours.rms / max(theirs.rms, floor), RMS),
+        at_most("error balance", abs(balance), BALANCE[sample.stored]),
+    )
+
+
 RULES: Final = (
     PublishedRule(
         name="ascend-single",
@@ -178,4 +213,19 @@ RULES: Final = (
         formats=tuple(THRESHOLD),
     ),
     *(_level(name, level) for name, level in LEVELS.items()),
+    PublishedRule(
+        name="ascend-atk",
+        source=(
+            "Ascend ATK cv_fused_double_benchmark, copied in DrivingSDK"
+            " tests/torch/cv_fused_double_benchmark_compare.py"
+        ),
+        asks=(
+            "ratios to max(the benchmark's, 2^-8 in bf16) of the largest relative error <= 10, mean"
+            " <= 2, rms <= 2; error balance <= 2^-7"
+        ),
+        judge=double,
+        formats=tuple(FLOOR),
+        benchmark=True,
+        empty=RuleOutcome.PASS,
+    ),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import RuleOutcome
+from kdaverify.checks.status import RuleOutcome
 
 
 @dataclass(frozen=True)

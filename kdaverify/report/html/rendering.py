@@ -14,8 +14,7 @@ from markupsafe import Markup
 
 import kdaverify
 from kdaverify.report.html import words
-from kdaverify.report.html.markdown import code, plain
-from kdaverify.report.html.visible import visible
+from kdaverify.report.html.foreign_text import code, plain, visible
 
 TEMPLATES: Final = "templates"
 POLICY: Final = (

@@ -9,13 +9,15 @@ from typing import Final, Protocol
 
 import polars as pl
 
+from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.common_factor import common_factors, in_words
 from kdaverify.diagnosis.words import FITS
 from kdaverify.report.evidence import REMARKABLE
-from kdaverify.report.html.common import common_factors_in
 from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import RULINGS, STATUSES, counted, headline
+from kdaverify.report.reported_kinds import contrasts_of
 from kdaverify.verdicts.cannot_run import CANNOT_RUN
 from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Ruling
 from kdaverify.verdicts.seal import Account
@@ -301,3 +303,26 @@ def _most(names: pl.Series) -> str:
 
 def _names(frame: pl.DataFrame, column: str) -> str:
     return ", ".join(sorted(name for name in frame[column].cast(pl.String).unique() if name))
+
+
+MOST_ROWS: Final = 100_000
+"""Each takes about 50 microseconds; of more, every failure counts and as many of the first passes
+as there is room for."""
+
+
+def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
+    """Sentences that separate failing from passing cases;
+    () where nothing fails, or nothing separates them.
+    """
+    own = rows.counted.filter((pl.col("implementation") == implementation) & pl.col("judged"))
+    failing = own.filter("rejects")["row"]
+    if failing.is_empty():
+        return ()
+    contrasts = contrasts_of([*rows.verdicts(failing.head(MOST_ROWS).to_list()).values()])
+    paired = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
+    kept = paired.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
+    found = common_factors(rows.verdicts(kept.to_list()).values())
+    return (
+        *in_words(found),
+        *(f"changing one thing at a time: {said}" for said in contrasts),
+    )

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kdaverify.checks.published.says import RuleOutcome
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled

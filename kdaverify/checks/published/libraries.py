@@ -1,5 +1,6 @@
-"""flash-linear-attention: the error ratio of a whole tensor,
-as its tests require it locally and in CI.
+"""Libraries of kernels: flash-linear-attention holds the error ratio of a whole tensor against a
+limit; FlashAttention and attention-gym hold the largest error against that of a run of the same
+precision.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.published.rule import (
     PublishedRule,
     RuleResult,
     accepted,
     all_of,
+    at_most,
     below,
     not_applicable,
     refused,
@@ -55,6 +58,30 @@ def error_ratio(sample: Sample, *, ci: bool) -> RuleResult:
 _SOURCE: Final = (
     "fla-org/flash-linear-attention 0.6.0 fla/utils/testing.py, tests/ops/test_kda.py @bc3b101d"
 )
+FACTOR: Final = 2.0
+
+
+def twice(sample: Sample) -> RuleResult:
+    """Math: max |a - g| <= 2 max |b - g|."""
+    return all_of(
+        at_most("largest error", sample.errors.largest, FACTOR * sample.of_benchmark.largest)
+    )
+
+
+def banded(sample: Sample) -> RuleResult:
+    """Math: max |a - g| <= 2 (max |b - g| + eps max |g|),
+    eps twice the unit roundoff of the problem's format; finite.
+    """
+    if not sample.errors.finite:
+        return refused("not finite")
+    band = 2 * FORMATS[sample.dtype].unit * float(sample.size.max())
+    return all_of(
+        at_most(
+            "largest error", sample.errors.largest, FACTOR * (sample.of_benchmark.largest + band)
+        )
+    )
+
+
 RULES: Final = (
     PublishedRule(
         name="fla",
@@ -73,5 +100,25 @@ RULES: Final = (
             " off by more than 0.3"
         ),
         judge=partial(error_ratio, ci=True),
+    ),
+    PublishedRule(
+        name="flash-attention",
+        source="Dao-AILab/flash-attention tests/test_flash_attn.py @008951f",
+        asks="largest error at most twice the benchmark's",
+        judge=twice,
+        benchmark=True,
+    ),
+    PublishedRule(
+        name="attention-gym",
+        source=(
+            "meta-pytorch/attention-gym attn_gym/testing/kda.py @04d9961,"
+            " assert_matches_low_precision_reference"
+        ),
+        asks=(
+            "largest error at most 2 (the benchmark's + eps max |g|); there the benchmark is a"
+            " recurrence in fp32"
+        ),
+        judge=banded,
+        benchmark=True,
     ),
 )
