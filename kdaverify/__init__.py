@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter, Output
     from kdaverify.adapters.conventions import Conventions
+    from kdaverify.adapters.delta_product import delta_product
     from kdaverify.adapters.kernel import kernel
     from kdaverify.adapters.registry import find
     from kdaverify.budgets.contract import Contract, contract_from_name
@@ -29,6 +30,7 @@ __all__ = [
     "Problem",
     "Verdict",
     "contract_from_name",
+    "delta_product",
     "find",
     "kernel",
     "suites_folder",
@@ -45,6 +47,7 @@ _PLACES: Final = {
     "Problem": "kdaverify.problems.problem",
     "Verdict": "kdaverify.verdicts.verdict",
     "contract_from_name": "kdaverify.budgets.contract",
+    "delta_product": "kdaverify.adapters.delta_product",
     "find": "kdaverify.adapters.registry",
     "kernel": "kdaverify.adapters.kernel",
 }

@@ -1,0 +1,187 @@
+"""A delta product is judged as the delta rule it contains: right ones pass, wrong ones do not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify import delta_product, kernel
+from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.checks.forward import forward
+from kdaverify.checks.gradients import gradients
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+
+BATCH: Final = Problem(
+    B=2,
+    T=13,
+    H=1,
+    HV=2,
+    K=8,
+    V=4,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=4,
+)
+PACK: Final = BATCH.replace(B=1, T=22, lengths=(0, 7, 1, 0, 12))
+
+
+@dataclass(frozen=True)
+class Product:
+    """A delta product in a loop over steps.
+
+    Args:
+        gate: (log gate of the token, step, steps) -> what the state is multiplied by, as a log.
+        inside: the same, of what a step sees of the steps before it in its token.
+        shown: (steps) -> the step after which o is read.
+    """
+
+    gate: Callable[[Tensor, int, int], Tensor] = lambda g, step, n: g if step == 0 else 0 * g
+    inside: Callable[[Tensor], Tensor] = lambda g: 0 * g
+    shown: Callable[[int], int] = lambda n: n - 1
+    parallel: bool = False
+
+    def __call__(
+        self,
+        tokens: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor],
+        scale: float,
+        initial_state: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v, g, beta = (None if x is None else x.float() for x in tokens)
+        assert q is not None and k is not None and v is not None and beta is not None
+        (B, T, H, K), (HV, V) = q.shape, v.shape[2:]
+        q, k = (x.repeat_interleave(HV // H, 2).flatten(0, 1) for x in (q, k))
+        v, beta, n = v.flatten(0, 1), beta.flatten(0, 1), v.shape[1] // T if T else 1
+        g = q.new_zeros(B * T, HV) if g is None else g.flatten(0, 1)
+        ends = [b * T for b in range(B + 1)] if cu_seqlens is None else cu_seqlens.tolist()
+        rows, states = [q.new_zeros(HV, V)] * (B * T), list[Tensor]()
+        for at, (first, end) in enumerate(pairwise(ends)):
+            state = q.new_zeros(HV, K, V) if initial_state is None else initial_state[at]
+            for t in range(first, end):
+                before = state = self.gate(g[t], 0, n).exp()[:, None, None] * state
+                for step in range(n):
+                    if step:
+                        state = self.gate(g[t], step, n).exp()[:, None, None] * state
+                    row = t * n + step
+                    seen = before + self.inside(g[t]).exp()[:, None, None] * (state - before)
+                    seen = before if self.parallel else seen
+                    error = v[row] - torch.einsum("hk,hkv->hv", k[row], seen)
+                    state = state + torch.einsum("h,hk,hv->hkv", beta[row], k[row], error)
+                    if step == self.shown(n):
+                        rows[t] = scale * torch.einsum("hk,hkv->hv", q[t], state)
+            states.append(state)
+        return torch.stack(rows).view(B, T, HV, V).to(tokens[2].dtype), torch.stack(states)
+
+
+def gated(product: Product, gates: str, steps: int = 2) -> Adapter:
+    @kernel(name="product", gates=gates, contract="recurrent-fp32", dtypes=("fp32", "bf16"))
+    @delta_product(steps, gates=gates)
+    def function(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        assert k.shape[1] == steps * q.shape[1] == steps * g.shape[1] == beta.shape[1]
+        return product((q, k, v, g, beta), scale, initial_state, cu_seqlens)
+
+    return function
+
+
+def ungated(product: Product, steps: int) -> Adapter:
+    @kernel(name="product", gates="none", contract="recurrent-fp32", dtypes=("fp32", "bf16"))
+    @delta_product(steps, gates="none")
+    def function(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        return product((q, k, v, None, beta), scale, initial_state, cu_seqlens)
+
+    return function
+
+
+RIGHT: Final[dict[str, Callable[[], Adapter]]] = {
+    "gated": lambda: gated(Product(), "head"),
+    "gated, grouped": lambda: gated(Product(), "none"),
+    "ungated, 3 steps": lambda: ungated(Product(), 3),
+}
+
+
+def judged(adapter: Adapter, problem: Problem) -> list[Outcome]:
+    inside = adapter.domain.fit(problem)
+    assert adapter.supports(inside) is None
+    return [*forward(adapter, inside), *gradients(adapter, inside, of="both")]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("problem", [BATCH, PACK, PACK.replace(state="absent")], ids=str)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_right_one_passes(name: str, problem: Problem, dtype: str) -> None:
+    found = judged(RIGHT[name](), problem.replace(dtype=dtype))
+    bad = [str(one) for one in found if one.status not in (Status.PASS, Status.SKIP)]
+    assert bad == [] and sum(one.status is Status.PASS for one in found) >= 2
+
+
+@pytest.mark.parametrize(
+    ("product", "gates"),
+    [
+        (Product(gate=lambda g, _step, _n: g), "head"),
+        (Product(gate=lambda g, step, n: g if step == n - 1 else 0 * g), "head"),
+        (Product(shown=lambda _: 0), "head"),
+        (Product(parallel=True), "none"),
+        (Product(inside=lambda g: g), "none"),
+    ],
+    ids=[
+        "a gate in every step",
+        "the gate in the last step",
+        "o after the first step",
+        "all steps see the state before the token",
+        "a decay between the steps of a token",
+    ],
+)
+def test_a_wrong_one_fails(product: Product, gates: str) -> None:
+    found = judged(gated(product, gates), BATCH)
+    assert any(one.status is Status.FAIL for one in found)
+
+
+def test_what_is_no_delta_product_is_refused_in_words() -> None:
+    with pytest.raises(AdapterError, match="wanted at least 2 steps and gates='head' or 'none'"):
+        delta_product(1, gates="head")
+    with pytest.raises(AdapterError, match="the signature does not name g"):
+        delta_product(2, gates="head")(lambda q, k, v, beta: (q, k, v, beta))  # pyright: ignore[reportUnknownLambdaType]
+
+
+def test_without_gates_the_new_function_takes_none() -> None:
+    def function(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+        return q, k, v, g, beta
+
+    assert [*inspect.signature(delta_product(2, gates="none")(function)).parameters] == [
+        "q",
+        "k",
+        "v",
+        "beta",
+    ]
