@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import torch
 
 from kdaverify.adapters import AdapterError
 from kdaverify.adapters.isolation import Isolated, housed
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import CallFailure, fault_of
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
@@ -183,3 +185,10 @@ def test_the_wrong_limits_are_refused() -> None:
     for limits in ({"seconds": 0.0}, {"seconds": float("inf")}, {"gib": -1.0}):
         with pytest.raises(ValueError, match="wanted a positive number"):
             Limits(**limits)
+
+
+def test_tensors_with_an_axis_of_stride_0_are_compared_inside_their_memory() -> None:
+    """Comparing as many bytes as they have elements read 4 MB behind 4 bytes, and died of it."""
+    nan, one = (torch.tensor([value]).expand(1000, 1000) for value in (torch.nan, 1.0))
+    assert same(nan, torch.tensor([torch.nan]).expand(1000, 1000))
+    assert not same(nan, one)
