@@ -18,10 +18,12 @@ from kdaverify.adapters.attention_layout import (
     FLOATS,
     by_heads,
     contracts,
+    refusing,
     some_keys,
 )
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.problems.axes import TORCH
 
 RING: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
 
@@ -82,6 +84,19 @@ def _ring_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple
     return o.transpose(0, 1), lse
 
 
+def _in_rows_of_16_bytes(problem: Any) -> str | None:
+    """Of the kernels of CUDA: for other widths torch 2.11 finds "no available kernel"."""
+    wanted = 16 // TORCH[problem.dtype].itemsize
+    fits = problem.d_k % wanted == problem.d_v % wanted == 0
+    return None if fits else f"widths that are multiples of {wanted}: it has no kernel for others"
+
+
+def _more_than_one_pair(problem: Any) -> str | None:
+    """Of cuDNN."""
+    one = problem.s_q == problem.s_k == 1
+    return "more than one query and one key: it has no kernel for these" if one else None
+
+
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
     shared: dict[str, Any] = {"name": name, "dtypes": FLOATS}
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
@@ -118,7 +133,8 @@ SDPA_EFFICIENT: Final = _adapter(
     lse="none",
     contract=contracts("online64-{0}"),
     causal_alignment="top_left",
-    supports=some_keys,
+    key_heads="all",
+    supports=refusing(some_keys, _in_rows_of_16_bytes),
 )
 SDPA_CUDNN: Final = _adapter(
     "attention",
@@ -129,6 +145,6 @@ SDPA_CUDNN: Final = _adapter(
     lse="none",
     contract=contracts("online64-{0}", dtypes=("bf16", "fp16")),
     causal_alignment="top_left",
-    supports=some_keys,
+    supports=refusing(some_keys, _in_rows_of_16_bytes, _more_than_one_pair),
 )
 RING_MERGE: Final = _adapter("merge_state", _ring_merge, "torch-ring-merge", gradients=False)
