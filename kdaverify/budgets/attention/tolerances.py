@@ -164,4 +164,7 @@ def _tolerance(
     wider = replace(
         found, median=found.median + terms.relative, tail=found.tail + 2 * terms.relative
     )
-    return replace(allowed, allowed=wider, undefined=terms.undefined)
+    # Where nothing is rounded but sums, hardware and order choose the error: FlashMLA's LSE on an
+    # H100 has 0.7 to 2.9 times that of the nearest reference kernel, its o 0.998 times.
+    peers = allowed.peers if unit > contract.accumulate.unit else ()
+    return replace(allowed, allowed=wider, peers=peers, undefined=terms.undefined)
