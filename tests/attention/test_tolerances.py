@@ -351,3 +351,9 @@ def test_weights_below_the_smallest_normal_number_may_be_flushed(power: int) -> 
     backward = AttentionBackward(OnlineDesign(), stages=stages)
     wrong = _gradients([backward(given, found, (do, None), torch.float32)])
     assert (max(_worst(reference, wrong).values()) <= 1) == (power == -126)
+
+
+def test_only_what_is_rounded_to_sixteen_bits_is_compared_with_its_nearest_kernel() -> None:
+    reference = _reference(segment(s_k=130, H=8), "seesaw-bf16")
+    assert reference.budgets["o"].peers
+    assert not reference.budgets["lse"].peers
