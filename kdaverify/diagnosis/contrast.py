@@ -21,7 +21,7 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.diagnosis.common_factor import negated
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.races import differs
+from kdaverify.diagnosis.races import differing
 from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.operator import ContrastAxis, operator_of
 
@@ -215,7 +215,7 @@ class _Trial:
     def fails(self, case: PropertyCase) -> bool | None:
         """None where the kernel does not take it, or nothing was decided."""
         if self.varies:
-            return differs(case, self.adapter)
+            return bool(differing(case, self.adapter))
         found = _outcomes(case, self.adapter)
         own = [found[name].status for name in self.outputs if name in found]
         if not own or not all(status.judged for status in own):
@@ -225,8 +225,8 @@ class _Trial:
 
 def _trial(case: PropertyCase, adapter: Adapter) -> _Trial | None:
     found = {name: one for name, one in _outcomes(case, adapter).items() if one.status.rejects}
-    if differs(case, adapter):
-        return _Trial(adapter, tuple(found) or ("outputs",), varies=True)
+    if varying := differing(case, adapter):
+        return _Trial(adapter, varying, varies=True)
     clear = tuple(name for name, one in found.items() if one.ratio is None or one.ratio >= CLEAR)
     return _Trial(adapter, clear, varies=False) if clear else None
 

@@ -55,6 +55,21 @@ class Race:
         return self.results[0][0]
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """Those that differ; all of them where some calls fail."""
+        answers = [result for result, _ in self.results]
+        whole = [answer for answer in answers if answer.failed is None]
+        names = next((tuple(answer.outputs) for answer in whole), ("call",))
+        if len(whole) < len(answers):
+            return names
+        own = [[KernelErrors({n: answer.outputs[n]}) for answer in whole] for n in names]
+        return tuple(
+            name
+            for name, (first, *others) in zip(names, own, strict=True)
+            if not all(first.near(other) for other in others)
+        )
+
+    @property
     def counts(self) -> str:
         """How often, in words."""
         runs = sum(times for _, times in self.results)
@@ -84,11 +99,12 @@ def race(tested: DiagnosisCase, judged: Adapter, *, until: float) -> Race | None
     return Race(tuple(ranked)) if len(ranked) > 1 else None
 
 
-def differs(question: PropertyCase, judged: Adapter) -> bool:
-    """Whether results of equal calls differ by more than their roundings."""
+def differing(question: PropertyCase, judged: Adapter) -> tuple[str, ...]:
+    """The outputs that differ between equal calls by more than their roundings."""
     if not operator_of(question.problem).has_known_bugs:
-        return False
-    return race(bench(question, judged), judged, until=float("inf")) is not None
+        return ()
+    found = race(bench(question, judged), judged, until=float("inf"))
+    return () if found is None else found.outputs
 
 
 def wrong(result: KernelErrors, yard: Yardstick) -> bool:

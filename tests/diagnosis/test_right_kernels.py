@@ -37,6 +37,7 @@ LINES: Final = (
     "apart from these",
     "changing one thing at a time",
     "the error itself",
+    "results differ between runs",
     "matches ",
     "diagnosis:",
     "further failure",
