@@ -45,6 +45,8 @@ class Arithmetic:
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
         computes_padding: whether blocks of the scores in which no sequence has a row are computed
             like any others, where what is drawn for them decides what later blocks draw.
+        onto: (x, a, b) -> x + a b, of the state and what a chunk writes, and of both parts of o;
+            None: the product by `dot`, then one sum.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
@@ -55,6 +57,7 @@ class Arithmetic:
     row_sum: Callable[[Tensor], Tensor] = _sum
     over_heads: Callable[[Tensor], Tensor] = _over_heads
     computes_padding: bool = False
+    onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
 
 NATIVE = Arithmetic()

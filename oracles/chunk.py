@@ -52,6 +52,11 @@ class Chunk:
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         return self.arithmetic.dot(a, b)
 
+    def added(self, first: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """first + a b."""
+        onto = self.arithmetic.onto
+        return first + self.dot(a, b) if onto is None else onto(first, a, b)
+
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
         """exp of the gates summed over (earlier, later], or over [0, later] without `earlier`; rows
         broadcast as given.
@@ -222,12 +227,12 @@ def state(c: Chunk) -> None:
     c.h = c.store("h", c.S)
     c.v_new = c.store("v_new", c.u - c.dot(c.w, c.h))
     carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
-    c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
+    c.S = c.store("S", c.added(carried, c.kg.transpose(-1, -2), c.v_new))
 
 
 def output(c: Chunk) -> None:
     """Math: 3.6. Writes o."""
-    c.o = c.store("o", c.scale * c.dot(c.qg, c.h) + c.dot(c.Aqk, c.v_new))
+    c.o = c.store("o", c.added(c.scale * c.dot(c.qg, c.h), c.Aqk, c.v_new))
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,8 @@ MLX_KDA: Final = _port("mlx-kda", MLX, _mlx, "channel", state="vk", gradients=Fa
 # Chunks of 32 in fp32, by its own tests: extension/llm/custom_ops/test_gated_delta.py of
 # pytorch/executorch names "CHUNK_SIZE (32 in the C++ kernel)" and a prefill that forms exp(-cumsum
 # of the log decay) within a chunk, tested at 1e-3 against the recurrence; decays too deep for that
-# take the recurrence.
+# take the recurrence. Its sums are plain loops that begin with the state: for keys too small to
+# couple its tokens, and no decay, its state has the bits of such a loop (T 32 to 160, K 33).
 EXECUTORCH_GDN: Final = _port(
     "executorch-gdn",
     EXECUTORCH,
@@ -123,7 +124,7 @@ EXECUTORCH_GDN: Final = _port(
     layout="bhtd",
     gradients=False,
     head_ratios=(1,),
-    contract="chunk32-fp32",
+    contract="chunk32-fp32[order:in-order]",
 )
 EXECUTORCH_KDA: Final = _port(
     "executorch-kda",
@@ -133,7 +134,7 @@ EXECUTORCH_KDA: Final = _port(
     layout="bhtd",
     gradients=False,
     head_ratios=(1,),
-    contract="chunk32-fp32",
+    contract="chunk32-fp32[order:in-order]",
 )
 BITSANDBYTES_GDN: Final = _port(
     "bitsandbytes-gdn",

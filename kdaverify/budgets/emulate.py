@@ -46,6 +46,7 @@ class Emulator:
     `heads`: of the backward, whether the dq and dk of the value heads of a key head are summed in
     the accumulator (packed), or each is stored as it is returned before they are summed (alone), or
     every partial sum is stored likewise (in turn, and from the last head on).
+    `onto`: how what a chunk adds to the state, and to o, is added; None: as one product.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Emulator:
     flushes: bool = False
     wide_state: bool = False
     heads: HeadSums = "packed"
+    onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel
@@ -101,6 +103,7 @@ class Emulator:
             self.total,
             self.contract.sub_block,
             over_heads=self._over_heads,
+            onto=self.onto,
         )
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
@@ -208,7 +211,7 @@ def residual_state(c: Chunk) -> None:
     c.h = c.store("h", c.S)
     c.v_new = c.store("v_new", c.dot(c.R, c.store("residual", c.u - c.dot(c.w, c.h))))
     carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
-    c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
+    c.S = c.store("S", c.added(carried, c.kg.transpose(-1, -2), c.v_new))
 
 
 def scaled_wy(c: Chunk) -> None:
@@ -221,7 +224,7 @@ def scaled_wy(c: Chunk) -> None:
 
 def scaled_output(c: Chunk) -> None:
     """Math: 3.6 with the scale already in qg."""
-    c.o = c.store("o", c.dot(c.qg, c.h) + c.dot(c.Aqk, c.v_new))
+    c.o = c.store("o", c.added(c.dot(c.qg, c.h), c.Aqk, c.v_new))
 
 
 def running_cumsum(c: Chunk) -> None:

@@ -92,9 +92,8 @@ def residual_state(c: Chunk) -> None:
 
 def _advance(c: Chunk, v_new: Tensor) -> None:
     c.v_new = c.store("v_new", v_new)
-    c.S = c.store(
-        "S", c.S * whole(c) + c.dot(_t(c.tokens.k), c.store("v_decayed", v_new * to_end(c)))
-    )
+    decayed = c.store("v_decayed", v_new * to_end(c))
+    c.S = c.store("S", c.added(c.S * whole(c), _t(c.tokens.k), decayed))
 
 
 def output(c: Chunk) -> None:

@@ -89,6 +89,24 @@ def from_last(a: Tensor, b: Tensor) -> Tensor:
     return one_by_one(a.flip(-1), b.flip(-2))
 
 
+def onto_first(contract: Contract) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Sums that begin with the state, or with what o reads of it, and take what the chunk adds term
+    by term, as a loop of multiply-adds on vector units does: it rounds the state once a token.
+    """
+    return (
+        functools.partial(_onto, keep=contract.accumulate.round) if contract.narrow_sums else _onto
+    )
+
+
+def _onto(
+    total: Tensor, a: Tensor, b: Tensor, keep: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    for column, row in zip(a.split(1, dim=-1), b.split(1, dim=-2), strict=True):
+        total = torch.addcmul(total, column, row)
+        total = total if keep is None else keep(total)
+    return total
+
+
 def _kept(a: Tensor, b: Tensor, *, keep: Callable[[Tensor], Tensor], step: int) -> Tensor:
     return _in_parts(a, b, -(-a.shape[-1] // step), keep)
 
