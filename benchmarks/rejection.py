@@ -65,7 +65,7 @@ AXES: Final[dict[str, tuple[str, str]]] = {
 }
 """By axis: the words of a declared trigger, and those of a line on common factors."""
 Row = dict[str, Any]
-ABOUT: Final = [line for line in (__doc__ or "").splitlines()[4:] if line]
+ABOUT: Final = (__doc__ or "").split("\n\n")[2].splitlines()
 HEAD: Final = (
     (
         "| port with | rejected | first, CPU s | CPU, s | of accepting | failures, kinds, collapsed"
