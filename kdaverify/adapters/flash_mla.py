@@ -54,19 +54,9 @@ def _decode(
     torch.ops.load_library(str(_library()))
     kernel: Any = getattr(torch.ops, LIBRARY).dense_decode_fwd
     schedule = splits = out = None
-    o, lse, _, splits = kernel(
-        q,
-        cache,
-        d_v,
-        cache_seqlens,
-        block_table,
-        softmax_scale,
-        causal,
-        schedule,
-        splits,
-        out,
-    )
-    _RAN[0] = f"torch.ops.{LIBRARY}.dense_decode_fwd, {int(splits[-1])} splits of {len(q)} requests"
+    given = (q, cache, d_v, cache_seqlens, block_table, softmax_scale, causal)
+    o, lse, *_ = kernel(*given, schedule, splits, out)
+    _RAN[0] = f"torch.ops.{LIBRARY}.dense_decode_fwd"
     return o, lse
 
 
