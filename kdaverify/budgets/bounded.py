@@ -40,7 +40,7 @@ class ResultTraits:
 
 
 def precision_of(fmt: Format) -> Precision:
-    return Precision(fmt.unit, fmt.min_normal)
+    return Precision(fmt.unit, fmt.min_normal, torch.finfo(fmt.dtype).max)
 
 
 @torch.inference_mode()
@@ -52,8 +52,8 @@ def bounded_reference(
     Args:
         exact: with the errors of the float64 oracle.
         kernel: with those of a kernel under the contract.
-        formats: what each result is returned in; one that a conforming kernel may overflow is not
-            judged.
+        formats: what each result is returned in; one that a conforming kernel may overflow, as it
+            is returned or in what it is made from, is not judged.
     Raises:
         ContractOverflow: every one of them may.
     """
@@ -77,7 +77,9 @@ def _enclosed(value: Tensor, error: RoundingError) -> Enclosure:
 
 def _stays_finite(value: Tensor, error: RoundingError, fmt: Format) -> bool:
     largest = torch.finfo(fmt.dtype).max
-    return not bool((value.abs() + error.bound.nan_to_num(posinf=0.0) > largest).any())
+    return not error.overflows and not bool(
+        (value.abs() + error.bound.nan_to_num(posinf=0.0) > largest).any()
+    )
 
 
 def _tolerance(

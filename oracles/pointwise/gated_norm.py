@@ -131,20 +131,25 @@ class GatedNorm:
             self.normed, 1, self.precision.accumulate
         )
 
-    def _stored(self, value: Tensor) -> RoundingError:
-        """A rounding into the type of x, where the contract has it."""
+    def _stored(self, error: RoundingError, value: Tensor) -> RoundingError:
+        """With a rounding into the type of x, where the contract has it."""
         stored = self.precision.stored
-        return (
-            RoundingError.none(value)
-            if stored is None
-            else RoundingError.rounding(value, 1, stored)
-        )
+        return error if stored is None else error.returned(value, stored)
 
-    def _weighted_stored(self) -> RoundingError:
-        """Of the normalised row, and of its product with the weight."""
-        return self._stored(self.normed).times(self.weight) + self._stored(
-            self.normed * self.weight
-        )
+    @cached_property
+    def _normed_stored(self) -> RoundingError:
+        return self._stored(self.normed_error, self.normed)
+
+    @cached_property
+    def _weighted(self) -> RoundingError:
+        """Of the normalised row times the weight."""
+        return self._stored(self._normed_stored.times(self.weight), self.normed * self.weight)
+
+    def _gated_back(self, dy: Tensor) -> RoundingError:
+        """Of dy act(gate), which autograd stores where it stored what the gate multiplies."""
+        accumulate, gated = self.precision.accumulate, dy * self.act.value
+        own = RoundingError.rounding(gated, 1, accumulate)
+        return self._stored(self.act.error(accumulate).times(dy) + own, gated)
 
     def _gated(self, value: Tensor, error: RoundingError, roundings: int) -> RoundingError:
         """Of a value times act(gate), `roundings` products in all."""
@@ -156,9 +161,10 @@ class GatedNorm:
 
     def forward(self) -> Results:
         weighted = self.normed * self.weight
-        error = self.normed_error.times(self.weight) + self._weighted_stored()
         y = weighted * self.act.value
-        return {"y": (y, self._gated(weighted, error, 2).returned(y, self.precision.result))}
+        return {
+            "y": (y, self._gated(weighted, self._weighted, 2).returned(y, self.precision.result))
+        }
 
     def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
         dy = cotangents["dy"].double()
@@ -171,7 +177,7 @@ class GatedNorm:
     def _dgate(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         by = dy * self.normed * self.weight
         slope = self.act.slope
-        error = (self.normed_error.times(self.weight) + self._weighted_stored()).times(dy * slope)
+        error = self._weighted.times(dy * slope)
         value = by * slope
         rough = self.act.slope_error(self.precision.accumulate).times(
             by.abs() + self.normed_error.bound * (dy * self.weight).abs()
@@ -182,14 +188,10 @@ class GatedNorm:
         accumulate, gated = self.precision.accumulate, dy * self.act.value
         products = gated * self.normed
         terms, n = products.flatten(0, -2), products[..., 0].numel()
-        error = self._gated(self.normed, self.normed_error, 1).times(dy) + RoundingError.rounding(
-            products, 1, accumulate
-        )
-        error += (
-            self._stored(self.normed).times(gated)
-            + self._stored(gated).times(self.normed)
-            + self._stored(products)
-        )
+        error = self._gated_back(dy).times(self.normed.abs() + self._normed_stored.bound)
+        error += self._normed_stored.times(gated)
+        error += RoundingError.rounding(products, 1, accumulate)
+        error = self._stored(error, products)
         summed = error.mapped(lambda x: x.flatten(0, -2).sum(0), lambda x: x.flatten(0, -2).sum(0))
         moduli, total = terms.abs().sum(0) + summed.bound, terms.sum(0)
         sums = torch.maximum(
@@ -198,19 +200,18 @@ class GatedNorm:
         variance = summed.variance + accumulate.unit**2 / 3 * sums
         lost = accumulate.smallest * n * (moduli > 0)
         return total, RoundingError(
-            summed.bound + accumulate.gamma(n) * moduli + lost, variance, summed.lean + lost
+            summed.bound + accumulate.gamma(n) * moduli + lost,
+            variance,
+            summed.lean + lost,
+            summed.overflows,
         )
 
     def _dx(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         """dx = r (p - n mean(p n)) with p = dy act(gate) w."""
         accumulate, V = self.precision.accumulate, self.x.shape[-1]
         p, n, r = dy * self.act.value * self.weight, self.normed, self.inverse
-        off_p = (
-            self.act.error(accumulate).times(dy * self.weight)
-            + RoundingError.rounding(p, 2, accumulate)
-            + self._stored(dy * self.act.value).times(self.weight)
-            + self._stored(p)
-        )
+        off_p = self._gated_back(dy).times(self.weight) + RoundingError.rounding(p, 1, accumulate)
+        off_p = self._stored(off_p, p)
         off_n, terms = self.normed_error, p * n
         m = terms.mean(-1, keepdim=True)
         by_mean = (off_p.times(n) + off_n.times(p.abs() + off_p.bound)).mapped(

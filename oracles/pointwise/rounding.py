@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -24,12 +24,13 @@ in fp32 reach."""
 
 @dataclass(frozen=True)
 class Precision:
-    """A binary floating-point format: its unit roundoff, and its smallest normal number, below
-    which results may vanish.
+    """A binary floating-point format: its unit roundoff, its smallest normal number, below which
+    results may vanish, and its largest.
     """
 
     unit: float
     smallest: float
+    largest: float = math.inf
 
     @property
     def vanishing(self) -> float:
@@ -58,11 +59,13 @@ class RoundingError:
         variance: of every element, were each rounding uniform and independent of the others.
         lean: what units of functions are off by, which may have the same sign everywhere; part of
             the bound.
+        overflows: whether a tensor that is rounded on the way may leave the range of its format.
     """
 
     bound: Tensor
     variance: Tensor
     lean: Tensor
+    overflows: bool = False
 
     @classmethod
     def none(cls, like: Tensor) -> RoundingError:
@@ -88,14 +91,19 @@ class RoundingError:
 
     def __add__(self, other: RoundingError) -> RoundingError:
         return RoundingError(
-            self.bound + other.bound, self.variance + other.variance, self.lean + other.lean
+            self.bound + other.bound,
+            self.variance + other.variance,
+            self.lean + other.lean,
+            self.overflows or other.overflows,
         )
 
     def mapped(
         self, linear: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]
     ) -> RoundingError:
         """Through a linear map: the map of moduli, and that of the squares of its coefficients."""
-        return RoundingError(linear(self.bound), squared(self.variance), linear(self.lean))
+        return RoundingError(
+            linear(self.bound), squared(self.variance), linear(self.lean), self.overflows
+        )
 
     def times(self, factor: Tensor) -> RoundingError:
         """Times an exact factor."""
@@ -103,11 +111,15 @@ class RoundingError:
         return self.mapped(lambda x: x * moduli, lambda x: x * moduli.square())
 
     def returned(self, value: Tensor, precision: Precision) -> RoundingError:
-        """With the rounding of the result into its format."""
+        """With the rounding of the result into its format, whose range the largest one may leave.
+        What has no bound is not said to.
+        """
         largest = value.abs() + self.bound
-        return self + RoundingError.rounding(
+        found = self + RoundingError.rounding(
             torch.where(self.bound + value.abs() > 0, largest, value), 1, precision
         )
+        known = value.abs() + self.bound.nan_to_num(posinf=0.0)
+        return replace(found, overflows=found.overflows or bool((known > precision.largest).any()))
 
 
 def partial_sums(squares: Tensor, total: Tensor, terms: float) -> Tensor:
@@ -203,7 +215,10 @@ class Activation:
     def _moved(self, error: RoundingError, first: Tensor, second: Tensor) -> RoundingError:
         through = error.times(first)
         return RoundingError(
-            through.bound + error.bound.square() * second / 2, through.variance, through.lean
+            through.bound + error.bound.square() * second / 2,
+            through.variance,
+            through.lean,
+            through.overflows,
         )
 
     def _curvature(self, distance: Tensor) -> Tensor:

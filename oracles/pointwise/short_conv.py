@@ -278,7 +278,7 @@ class ShortConv:
         lean = self.taps.given(off.lean, weight.abs())
         found = Results()
         for k, (name, own, beside) in enumerate(parts):
-            error = RoundingError(bound[k], variance[k], lean[k])
+            error = RoundingError(bound[k], variance[k], lean[k], off.overflows)
             error += RoundingError.rounding(
                 size[k] + torch.where(own != 0, beside.abs(), 0.0), self.call.W + 1, accumulate
             )
@@ -305,11 +305,12 @@ class ShortConv:
     def _weight_backward(self, e: Tensor, off: RoundingError) -> tuple[Tensor, RoundingError]:
         columns = [self._total(e, off, x) for x in self.factors]
         errors = [error for _, error in columns]
-        stacked = (
+        bound, variance, lean = (
             torch.stack([getattr(error, name) for error in errors], 1)
             for name in ("bound", "variance", "lean")
         )
-        return torch.stack([value for value, _ in columns], 1), RoundingError(*stacked)
+        error = RoundingError(bound, variance, lean, off.overflows)
+        return torch.stack([value for value, _ in columns], 1), error
 
     def _total(self, e: Tensor, off: RoundingError, x: Tensor) -> tuple[Tensor, RoundingError]:
         """Sums over all tokens of e times a factor, in any order."""
@@ -322,7 +323,9 @@ class ShortConv:
         variance = passed.variance + accumulate.unit**2 / 3 * (terms.square().sum(0) + sums)
         lost = accumulate.smallest * n * (moduli > 0)
         bound = passed.bound + accumulate.gamma(n + 1) * moduli + lost
-        return total, RoundingError(bound.nan_to_num(nan=0.0), variance, passed.lean + lost)
+        return total, RoundingError(
+            bound.nan_to_num(nan=0.0), variance, passed.lean + lost, passed.overflows
+        )
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Rows of sequences in the shape of x, zeros elsewhere."""

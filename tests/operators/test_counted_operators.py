@@ -17,7 +17,9 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults.gated_norm import act
 from kdaverify.operator import problem_from_json
+from kdaverify.operators.gated_norm.problem import GatedNormProblem
 from tests.operators import convolutions, norms
 
 MODULES: Final[Mapping[str, Any]] = {"short_conv": convolutions, "gated_rms_norm": norms}
@@ -291,3 +293,54 @@ def test_smoke_tests_an_interpreted_kernel_on_every_problem_in_one_format(
     assert {name for _, name in found} == {name for _, name in every}
     assert {dtype for dtype, _ in found} == {*adapter.dtypes}
     assert len(problems("nightly")) == nightly
+
+
+def squared_in_fp16(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+) -> Tensor:
+    inverse = (x.square().float().mean(-1, keepdim=True) + eps).rsqrt()
+    product = weight * (x.float() * inverse).to(x.dtype)
+    return (product * act(gate.float(), activation)).to(x.dtype)
+
+
+def three_roundings(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+) -> Tensor:
+    return norms.three_roundings(x, gate, weight, eps=eps, activation=activation)
+
+
+DEEP_GATES: Final = GatedNormProblem(
+    B=1,
+    T=16,
+    H=2,
+    V=60,
+    activation="silu",
+    dtype="fp16",
+    eps=1e-5,
+    rank=2,
+    seed=1251680036,
+    value="deep",
+)
+"""Gates of 1e4: what rows add to dweight overflows fp16, and the sum over all rows does not."""
+
+
+def test_what_overflows_where_the_contract_stores_it_is_not_judged() -> None:
+    """Autograd keeps the terms of dweight in fp16 where the forward kept the normalised row so."""
+    stored = plain_outcomes(norms.three_roundings, DEEP_GATES)
+    assert {x.output: x.status for x in stored} == {
+        "y": Status.PASS,
+        "dx": Status.PASS,
+        "dgate": Status.PASS,
+        "dweight": Status.SKIP,
+    }
+    undeclared = kv.kernel(op="gated_rms_norm", dtypes=("fp16",))(three_roundings)
+    found = {x.output: x.status for x in plain_outcomes(undeclared, DEEP_GATES)}
+    assert found["dweight"].rejects
+
+
+def test_what_overflows_where_the_contract_stores_nothing_is_rejected() -> None:
+    """Squares of 2^8 in fp16."""
+    options: dict[str, Any] = {"dtypes": ("fp16",), "contract": "gated-rms-norm-stored"}
+    adapter = kv.kernel(op="gated_rms_norm", **options)(squared_in_fp16)
+    found = plain_outcomes(adapter, DEEP_GATES.replace(value="single"))
+    assert {"y", "dgate", "dweight"} <= {x.output for x in found if x.status.rejects}
