@@ -213,7 +213,9 @@ class FunctionOperator(CallOperator):
             found = execute(adapter, problem.inputs(), adapter.exposes(problem)).outputs
         except CallError as fault:
             return Outcome(
-                fault.output, fault.status, f"{mended(adapter, fault)}{self.advice(fault)}"
+                fault.output,
+                fault.status,
+                f"{mended(adapter, fault)}{self.advice(fault, adapter, problem)}",
             )
         said = self.otherwise(adapter, problem, found) if adapter.answers else None
         return Outcome(
@@ -222,9 +224,11 @@ class FunctionOperator(CallOperator):
             said or f"preflight: {problem.describe()} is answered",
         )
 
-    def advice(self, fault: CallError) -> str:
-        """What to change in a declaration, where a call fails for one of the operator's options."""
-        del fault
+    def advice(self, fault: CallError, adapter: Adapter, problem: Any) -> str:
+        """What to change in the kernel or its declaration, where the call of a problem fails for a
+        reason that the operator knows.
+        """
+        del fault, adapter, problem
         return ""
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:

@@ -236,6 +236,16 @@ class MlaDecodeCall(RequestsCall):
             RequestSpan(b, 0, s_q, 0, n) for b, n in enumerate(self.cache_seqlens.tolist())
         )
 
+    @cached_property
+    def used_slots(self) -> Tensor:
+        """[pages, page] Slots that a token of some request lies in."""
+        pages, page = self.cache.shape[:2]
+        found = torch.zeros(pages, page, dtype=torch.bool, device=self.cache.device)
+        for table, at in zip(self.block_table.long(), self.requests, strict=True):
+            tokens = torch.arange(at.s_k, device=self.cache.device)
+            found[table[tokens // page], tokens % page] = True
+        return found
+
     def gathered(self, request: int) -> Tensor:
         """[s_k, h_kv, d_k] The rows of a request in the order of its tokens, bit for bit."""
         page, s_k = self.cache.shape[1], self.requests[request].s_k

@@ -20,9 +20,10 @@ MASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "causal_alignment": ("bottom_right", "top_left"),
     "causal": ("no", "yes"),
     "key_heads": ("any", "all", "one"),
+    "unused": ("anything", "finite"),
 }
 """Of those with a mask; causal where the signature does not name it; key_heads: as many as there
-are query heads, or one."""
+are query heads, or one; unused: what memory behind the last key of a request may hold."""
 OPPOSITE: Final = {"-inf": "+inf", "+inf": "-inf"}
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final, final
 
 from hypothesis import strategies as st
+from torch import Tensor
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
-from kdaverify.operators.attention.softmax import SoftmaxOperator
+from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike
+from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import MLA_DECODE as SIGNATURE
 from oracles.attention.calls import MlaDecodeCall
@@ -47,6 +52,7 @@ class MlaDecodeOperator(SoftmaxOperator):
         if fields["d_v"] >= fields["d_k"]:
             fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
         fields["page"] = int(takes.words["page"]) or problem.page
+        fields["unused"] = takes.words["unused"]
         causal = fields.get("causal", problem.causal)
         if causal and takes.words["causal_alignment"] == "top_left":
             fields["causal"] = False
@@ -64,6 +70,14 @@ class MlaDecodeOperator(SoftmaxOperator):
             d_v=16,
             scale="model",
         )
+
+    def advice(self, fault: CallError, adapter: Adapter, problem: MlaDecodeProblem) -> str:
+        return why_it_fails(adapter, problem, fault)
+
+    def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:
+        right = partial(all_alike, exact=self.exact(problem.inputs()))
+        said = why_it_differs(adapter, problem, found, right)
+        return said or super().otherwise(adapter, problem, found)
 
     def laws(self) -> Mapping[str, Law]:
         return DECODE_LAWS

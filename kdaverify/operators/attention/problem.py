@@ -20,6 +20,10 @@ SCALES: Final = {"default": 1.0, "model": 3.0**0.5, "small": 2.0**-6}
 """Multiples of d_k^-1/2: a model's own scale (192^-1/2 of 576 columns), and a small one."""
 GARBAGE: Final = 2147480000
 """What table entries past the final page hold."""
+Unused = Literal["anything", "finite"]
+FINITE: Final = 16.0
+"""What unused slots hold where they are finite: more than three times any normal number in use, so
+that one that counts shows, and scores with it stay within fp16."""
 
 
 class SoftmaxProblem(Canonical):
@@ -164,12 +168,13 @@ def _offsets(lengths: tuple[int, ...]) -> Tensor:
 
 
 class MlaDecodeProblem(SoftmaxProblem):
-    """One problem of decode over a paged cache; slots and pages that no token lies in hold NaN.
+    """One problem of decode over a paged cache.
 
     Args:
         k_lengths: cached tokens of every request; s_q: queries of each.
         page: tokens of a page.
         table: identity, reversed, random, or shared (requests share their leading full pages).
+        unused: what slots and pages that no token lies in hold: NaN, or finite numbers.
     """
 
     op: Literal["mla_decode"] = "mla_decode"
@@ -178,6 +183,7 @@ class MlaDecodeProblem(SoftmaxProblem):
     page: int = Field(default=16, ge=1)
     table: Literal["identity", "reversed", "random", "shared"] = "random"
     causal: bool = True
+    unused: Unused = "anything"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -222,7 +228,9 @@ class MlaDecodeProblem(SoftmaxProblem):
         table, count = self._table()
         if self.table == "shared":
             rows = [self._with_prefix(rows, n) for n in range(self.B)]
-        cache = torch.full((count, self.page, self.h_kv, self.d_k), torch.nan, dtype=torch.float64)
+        shape = (count, self.page, self.h_kv, self.d_k)
+        empty = FINITE if self.unused == "finite" else torch.nan
+        cache = torch.full(shape, empty, dtype=torch.float64)
         for n, k in enumerate(rows):
             for j, part in enumerate(k.split(self.page) if len(k) else ()):
                 cache[table[n][j], : len(part)] = part

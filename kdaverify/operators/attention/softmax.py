@@ -132,6 +132,10 @@ class SoftmaxOperator(TolerancesOperator):
                 yield {"h_kv": 1}, detail
         yield from super().smaller(problem, detail)
 
+    def exact(self, call: Any) -> dict[str, Tensor]:
+        """The outputs of a call in float64."""
+        return {n: x for n, (x, _) in self.counted(call, None, None, FORMATS["fp32"]).items()}
+
     @abc.abstractmethod
     def fewer(self, problem: Any) -> Iterator[dict[str, Any]]:
         """Changes to fewer requests, queries and keys."""
@@ -158,8 +162,8 @@ class SoftmaxOperator(TolerancesOperator):
     def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:
         """Compares o and LSE by themselves with the other conventions."""
         call = problem.inputs()
-        exact = {n: x for n, (x, _) in self.counted(call, None, None, FORMATS["fp32"]).items()}
-        if all(alike(y, exact[name]) for name, y in found.items()):
+        exact = self.exact(call)
+        if all_alike(found, exact):
             return None
         words = adapter.takes.words
         if said := self._other_border(problem, found, words):
@@ -232,6 +236,11 @@ class SoftmaxOperator(TolerancesOperator):
 def alike(found: Tensor, exact: Tensor) -> bool:
     """Whether two tensors are the same but for roundings."""
     return rms(found.double() - exact) <= ALIKE * rms(exact) if exact.numel() else True
+
+
+def all_alike(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> bool:
+    """The same of all outputs."""
+    return all(alike(y, exact[name]) for name, y in found.items())
 
 
 def _other_heads(problem: Any, o: Tensor) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.bounded import Counted, precision_of
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
@@ -128,7 +129,8 @@ class ShortConvOperator(BoundedOperator):
     def pack(self, dtype: str) -> ShortConvProblem:
         return ShortConvProblem(dtype=dtype, lengths=(5, 0, 9, 1), T=17, D=33, state="random")  # pyright: ignore[reportArgumentType]
 
-    def advice(self, fault: CallError) -> str:
+    def advice(self, fault: CallError, adapter: Adapter, problem: ShortConvProblem) -> str:
+        del adapter, problem
         states = fault.output == STATE and fault.status is Status.SHAPE
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
 

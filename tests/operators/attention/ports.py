@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -107,6 +108,85 @@ RIGHT: Final = Port()
 FOREIGN: Final = replace(RIGHT, base=1 / math.log(2), empty=math.inf)
 """LSE to base 2, +inf without keys."""
 TOP_LEFT: Final = replace(RIGHT, border=_top_left)
+
+
+def _whole(*, tails: bool, fill: float | None) -> Any:
+    """Attention of all requests at once over whole tables, as serving engines gather them.
+
+    Args:
+        tails: whether entries of the table past a request are read.
+        fill: of values past a request; None: as they are.
+    """
+
+    def decode(
+        q: Any, cache: Any, block_table: Any, cache_seqlens: Any, *, d_v: int,
+        softmax_scale: float, causal: bool,
+    ) -> Any:  # fmt: skip
+        page, H, s_q = cache.shape[1], q.shape[2], q.shape[1]
+        at = torch.arange(block_table.shape[1] * page)
+        seen = (at < cache_seqlens[:, None])[:, None]
+        if causal:
+            rows = cache_seqlens[:, None] - s_q + torch.arange(s_q)
+            seen = at <= rows[..., None]
+        pages = torch.arange(block_table.shape[1]) * page < cache_seqlens[:, None]
+        table = block_table if tails else block_table.masked_fill(~pages, 0)
+        k = cache[table.long()].flatten(1, 2).float()
+        k = k.repeat_interleave(H // k.shape[2], 2)
+        v = k[..., :d_v]
+        if fill is not None:
+            v = v.masked_fill((at >= cache_seqlens[:, None])[..., None, None], fill)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale
+        scores = scores.masked_fill(~seen[:, None], -torch.inf)
+        top = scores.amax(-1, keepdim=True)
+        top = top.masked_fill(top == -torch.inf, 0.0)
+        weights = (scores - top).exp()
+        total = weights.sum(-1)
+        o = torch.einsum("bhqk,bkhd->bqhd", weights, v)
+        o = o / total.masked_fill(total == 0, 1.0).transpose(1, 2)[..., None]
+        return o.to(q.dtype), top.squeeze(-1) + total.log()
+
+    return decode
+
+
+WHOLE: Final[Mapping[str, Any]] = {
+    "values times 0": _whole(tails=False, fill=None),
+    "values masked": _whole(tails=False, fill=0.0),
+    "whole tables": _whole(tails=True, fill=0.0),
+    "whole tables, values times 0": _whole(tails=True, fill=None),
+}
+"""Gathers of serving engines."""
+
+
+def whole(name: str, **options: Any) -> Any:
+    given: dict[str, Any] = {"dtypes": FORMATS, "contract": "math-fp32", **options}
+    return kv.kernel(op="mla_decode", name="whole", **given)(WHOLE[name])
+
+
+def one_more(cache: Tensor, table: Tensor, length: int) -> Tensor:
+    """Up to the end of the last page."""
+    return cache[table[: -(-length // cache.shape[1])].long()].flatten(0, 1)
+
+
+def one_mask(
+    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float,
+    causal: bool,
+) -> Any:  # fmt: skip
+    """A pack as one product under one mask: rows of nobody are masked by a weight of 0."""
+    H, group = q.shape[-2], q.shape[-2] // k.shape[-2]
+    k, v = (x.repeat_interleave(group, -2).float() for x in (k, v))
+    if cu_seqlens_q is None:
+        seen = _bottom_right(q.shape[1], k.shape[1]) if causal else torch.ones(1, dtype=torch.bool)
+    else:
+        seen = torch.zeros(len(q), len(k), dtype=torch.bool)
+        spans = zip(*(pairwise(x.tolist()) for x in (cu_seqlens_q, cu_seqlens_k)), strict=True)
+        for (a, b), (c, d) in spans:
+            seen[a:b, c:d] = _bottom_right(b - a, d - c) if causal else True
+    scores = torch.einsum("...qhd,...khd->...hqk", q.float(), k) * softmax_scale
+    scores = scores.masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.nan_to_num(neginf=0.0)[..., None]).exp()
+    assert weights.shape[-3] == H
+    return torch.einsum("...hqk,...khd->...qhd", weights, v).to(q.dtype), lse
 
 
 def merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,11 +5,14 @@ conforming ports in other conventions pass, and wrong declarations are named.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from torch import Tensor
 
+import kdaverify as kv
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -124,6 +127,62 @@ def test_a_wrong_declaration_is_named(op: str, words: str) -> None:
 def test_a_wrong_declaration_of_a_merge_is_named() -> None:
     adapter = ports.merged(ports.merge, empty_lse="-inf")
     assert Status.CONVENTION in {one.status for one in adapter.operator.preflight(adapter)}
+
+
+@pytest.mark.parametrize("dtype", ports.FORMATS)
+def test_weights_of_0_times_nan_are_a_declared_convention(dtype: str) -> None:
+    adapter = ports.whole("values times 0", dtypes=dtype)
+    (found,) = adapter.operator.preflight(adapter)
+    assert found.status is Status.CONVENTION
+    assert "declare unused='finite'" in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "unused"), [("values times 0", "finite"), ("values masked", "anything")]
+)
+def test_gathers_of_whole_tables_pass(name: str, unused: str) -> None:
+    adapter = ports.whole(name, unused=unused, dtypes="fp32")
+    assert not rejected(smoke(adapter))
+    _passes(adapter, "fp32", "unused-slots")
+    _passes(adapter, "fp32", "longer-table")
+
+
+def test_finite_memory_that_counts_is_found() -> None:
+    """A kernel that attends to the slot past each request, in memory that is finite."""
+    port = replace(RIGHT, rows=ports.one_more)
+    adapter = ports.adapter("mla_decode", port, unused="finite", dtypes="fp32")
+    assert rejected(smoke(adapter))
+
+
+@pytest.mark.parametrize("name", ["whole tables", "whole tables, values times 0"])
+def test_an_error_from_unused_entries_of_a_table_says_so(name: str) -> None:
+    adapter = ports.whole(name, dtypes="fp32")
+    (found,) = adapter.operator.preflight(adapter)
+    assert found.status is Status.ERROR
+    assert "block_table[b, j] for j >= ceil(cache_seqlens[b] / page) is poisoned" in found.message
+
+
+def test_an_error_for_another_reason_says_nothing_of_tables() -> None:
+    def broken(*_: Any) -> Tensor:
+        raise RuntimeError("no such tile")
+
+    port = replace(RIGHT, rows=broken)
+    adapter = ports.adapter("mla_decode", port, dtypes="fp32")
+    (found,) = adapter.operator.preflight(adapter)
+    assert "no such tile" in found.message
+    assert "poisoned" not in found.message
+
+
+@pytest.mark.parametrize("unused", ["anything", "finite"])
+def test_nan_in_rows_of_nobody_is_a_declared_convention(unused: str) -> None:
+    adapter = kv.kernel(
+        op="attention", name="packed", dtypes="fp32", contract="math-fp32", unused=unused
+    )(ports.one_mask)
+    problem = adapter.operator.within(adapter, adapter.operator.pack("fp32"))
+    found = check("laws", adapter, problem, {"law": "rows-of-nobody"})
+    assert bool(rejected(iter(found))) == (unused == "anything")
+    if unused == "anything":
+        assert all("declare unused='finite'" in text for text in rejected(iter(found)))
 
 
 @pytest.mark.parametrize("name", ["attention", "decode", "merge, other conventions"])

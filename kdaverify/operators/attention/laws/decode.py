@@ -11,6 +11,8 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.bounded import attention_law, bounds, merged, summed, within
+from kdaverify.operators.attention.problem import FINITE
+from kdaverify.operators.attention.unused import refilled
 from kdaverify.operators.relations import Tensors, exactly, run, same
 from oracles.attention.calls import MlaDecodeCall
 
@@ -42,9 +44,9 @@ def _pages(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 
 def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
-    """Slots that no token lies in hold large numbers instead of NaN."""
+    """Slots that no token lies in hold other numbers."""
     call = problem.inputs()
-    other = replace(call, cache=call.cache.nan_to_num(nan=POISON))
+    other = refilled(call, -FINITE if problem.unused == "finite" else POISON)
     return _bits(adapter, problem, call, other, "with other numbers in unused slots")
 
 

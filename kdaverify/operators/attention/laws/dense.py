@@ -13,6 +13,8 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.backward import BACKWARD_LAWS
 from kdaverify.operators.attention.laws.bounded import attention_law, bounds, merged, summed, within
+from kdaverify.operators.attention.problem import FINITE
+from kdaverify.operators.attention.unused import MEND, declares_finite
 from kdaverify.operators.relations import Tensors, exactly, run, same
 from oracles.attention.calls import AttentionCall
 
@@ -218,18 +220,36 @@ def _singles(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 
 def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
-    call = problem.inputs()
     used = [sum(lengths) for lengths in zip(*problem.pairs, strict=True)]
     if used == [problem.s_q, problem.s_k]:
         return skipped("every row is somebody's")
-    tensors = {}
-    for name, rows in (("q", used[0]), ("k", used[1]), ("v", used[1])):
-        tensors[name] = getattr(call, name).clone()
-        tensors[name][:, rows:] = torch.nan
+    if declares_finite(adapter):
+        return _filled(adapter, problem, FINITE)
+    found = _filled(adapter, problem, torch.nan)
+    if _passes(found) or not _passes(_filled(adapter, problem, FINITE)):
+        return found
+    return [replace(one, message=f"{one.message}\n  {ROWS}; {MEND}") for one in found]
+
+
+def _filled(adapter: Adapter, problem: Any, number: float) -> list[Outcome]:
+    """Results with a number in rows of nobody are those without."""
+    call = problem.inputs()
+    q_rows, k_rows = (sum(lengths) for lengths in zip(*problem.pairs, strict=True))
+    tensors = {name: getattr(call, name).clone() for name in ("q", "k", "v")}
+    for name, x in tensors.items():
+        x[:, q_rows if name == "q" else k_rows :] = number
     found = run(adapter, problem, replace(call, **tensors))
-    return same(adapter, call, found, run(adapter, problem, call), "with NaN in rows of nobody")
+    said = f"with {number:g} in rows of nobody"
+    return same(adapter, call, found, run(adapter, problem, call), said)
 
 
+def _passes(found: list[Outcome]) -> bool:
+    return not any(one.status.rejects for one in found)
+
+
+ROWS: Final = (
+    "rows past the last offset may hold NaN; with finite numbers there the kernel is right"
+)
 ALL_KEYS: Final[dict[str, Any]] = {**BATCH, "causal": False}
 _CHECKS: Final = (
     attention_law(
