@@ -34,7 +34,8 @@ class OnlineDesign:
             of its own block.
         row_sum: whether the row sum is of P as computed or as stored.
         normalise_first: whether P is divided by its row sum before the product with V.
-        division: by the row sum, or a product with its rounded reciprocal.
+        division: by the row sum; a product with its rounded reciprocal; or none, where P is made
+            relative to LSE (lse), and weights of a merge to that of all parts; normalise_first too.
         seesaw: whether blocks are read in pairs and the two halves of the columns of V are
             accumulated differently (FlashMLA, Hopper; see `seesaw`).
         heads: of the backward, whether the query heads of a KV head are summed in the accumulator
@@ -58,7 +59,7 @@ class OnlineDesign:
     relative_to: Literal["running", "block"] = "running"
     row_sum: Literal["unrounded", "rounded"] = "unrounded"
     normalise_first: bool = False
-    division: Literal["quotient", "reciprocal"] = "quotient"
+    division: Literal["quotient", "reciprocal", "lse"] = "quotient"
     seesaw: bool = False
     heads: Literal["packed", "alone"] = "packed"
     maximum: Literal["constant", "differentiated"] = "constant"

@@ -105,6 +105,11 @@ def power(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
         exponent = (S.double() * f - offset.double()).to(work)
     else:
         exponent = run.store("difference", S - safe) * f
+    return raised(run, exponent)
+
+
+def raised(run: AttentionPipeline, exponent: Tensor) -> Tensor:
+    """The base to a power."""
     exponent = run.store("exponent", exponent)
     return run.store(
         "exponential",
@@ -155,17 +160,22 @@ def accumulate(
 
 def divided(run: AttentionPipeline, x: Tensor, l: Tensor) -> Tensor:  # noqa: E741
     """The rows of x over their sums."""
-    if run.design.division == "quotient":
+    if run.design.division != "reciprocal":
         return x / l[..., None]
     return x * run.store("reciprocal", 1 / l)[..., None]
+
+
+def lse_in_base(run: AttentionPipeline, m: Tensor, l: Tensor) -> Tensor:  # noqa: E741
+    """LSE to the base of the exponential."""
+    log = torch.log2(l) if run.design.base == "2" else torch.log(l)
+    return run.store("lse_base", log + m * run.exponent_scale)
 
 
 def finish(run: AttentionPipeline, state: Running) -> Partial:
     """O / l and m + ln l; the identity (0, -inf) of every merge where no key was seen."""
     none = state.l == 0
     l = torch.where(none, torch.ones_like(state.l), state.l)  # noqa: E741
-    log = torch.log2(l) if run.design.base == "2" else torch.log(l)
-    in_base = run.store("lse_base", log + state.m * run.exponent_scale)
+    in_base = lse_in_base(run, state.m, l)
     lse = (in_base * run.design.log_base).masked_fill(none, -torch.inf)
     return Partial(divided(run, state.acc, l), lse)
 
@@ -186,9 +196,13 @@ def at_once(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     w = run.store("merge_weight", torch.exp(lse - safe))
     total = w.sum(0)
     one = torch.where(total == 0, torch.ones_like(total), total)
-    # a part of weight 0 contributes nothing, whatever it holds
-    terms = torch.where(w[..., None] == 0, torch.zeros_like(o), (w / one)[..., None] * o)
     L = (safe + torch.log(one)).masked_fill(total == 0, -torch.inf)
+    if run.design.division == "lse":
+        share = torch.exp(lse - torch.where(total == 0, torch.zeros_like(L), L))
+    else:
+        share = w / one
+    # a part of weight 0 contributes nothing, whatever it holds
+    terms = torch.where(w[..., None] == 0, torch.zeros_like(o), share[..., None] * o)
     return Partial(run.store("accumulator", terms.sum(0)), L)
 
 
@@ -239,7 +253,12 @@ def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     P = stages.weights(run, S, m)
     l = run.store("l", run.arithmetic.row_sum(P))  # noqa: E741
     one = torch.where(l == 0, torch.ones_like(l), l)
-    stored = run.store("P", divided(run, P, one))
+    if run.design.division == "lse":
+        level = torch.where(l == 0, torch.zeros_like(l), lse_in_base(run, m, one))
+        shares = raised(run, S * run.exponent_scale - level[..., None])
+    else:
+        shares = divided(run, P, one)
+    stored = run.store("P", shares)
     o = run.store("accumulator", run.block_product(stored, rows.v[:, first:end], visible))
     return replace(stages.finish(run, Running(m, l, o)), o=o)
 

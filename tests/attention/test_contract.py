@@ -53,6 +53,8 @@ def test_brackets_and_toml_declare_the_same() -> None:
         ("online64-bf16[lazy:x]", "wanted a number"),
         ("online64-bf16[scale:k]", "wanted one of free, q"),
         ("online64-bf16[P:fp9]", "wanted one of fp32"),
+        ("online64-bf16[weights:max]", "wanted one of maximum, lse"),
+        ("seesaw-bf16[weights:lse]", "is for online and math"),
     ],
 )
 def test_a_wrong_name_is_explained(name: str, wanted: str) -> None:

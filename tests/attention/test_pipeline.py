@@ -60,7 +60,10 @@ def test_the_seesaw_is_attention(s_k: int, splits: int) -> None:
 
 
 def test_softmax_first_is_attention() -> None:
-    _agrees(AttentionPipeline(OnlineDesign(normalise_first=True)), segment(std=3.0))
+    for division in ("quotient", "reciprocal", "lse"):
+        design = OnlineDesign(normalise_first=True, division=division)  # pyright: ignore[reportArgumentType]
+        _agrees(AttentionPipeline(design), segment(std=3.0))
+        _agrees(AttentionPipeline(replace(design, splits=3, base="e")), segment(std=3.0))
 
 
 def test_no_keys_give_the_identity_of_merges() -> None:

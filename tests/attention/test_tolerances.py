@@ -159,6 +159,48 @@ def test_such_sums_admit_no_weights_in_16_bits() -> None:
     assert _worst(_reference(given, "online-fp32", "fp32"), found)["o"] > 1
 
 
+def _relative_to_lse(given: Segment) -> dict[str, Tensor]:
+    """P = exp(S - LSE), as ports in torch write it."""
+    q, k, v = (x.float() for x in (given.q, given.of_heads(given.k), given.of_heads(given.v)))
+    scores = (q @ k.mT * given.scale).masked_fill(~given.visible, -torch.inf)
+    lse = scores.logsumexp(-1)
+    return {"o": (scores - lse.nan_to_num(neginf=0.0)[..., None]).exp() @ v, "lse": lse}
+
+
+def _in_four_parts(given: Segment) -> dict[str, Tensor]:
+    """The same over parts of the keys, each weighted by exp(its LSE - LSE)."""
+    keys = torch.arange(given.k.shape[1]).tensor_split(4)
+    parts = [_relative_to_lse(given.over(some)) for some in keys]
+    lse = torch.stack([part["lse"] for part in parts]).logsumexp(0)
+    known = lse.nan_to_num(neginf=0.0)
+    weighted = [(part["lse"] - known).exp()[..., None] * part["o"] for part in parts]
+    return {"o": torch.stack(weighted).sum(0), "lse": lse}
+
+
+def _sharp(std: float) -> Segment:
+    return segment(std=std, s_k=70, dtype=torch.float32, H=8, s_q=20)
+
+
+@pytest.mark.parametrize("std", [1.0, 8.0, 100.0])
+def test_weights_relative_to_lse_are_within_tolerance_where_declared(std: float) -> None:
+    given = _sharp(std)
+    whole = _reference(given, "math-fp32[weights:lse]", "fp32")
+    assert max(_worst(whole, _relative_to_lse(given)).values()) <= 1
+    parts = _reference(given, "online-fp32[weights:lse;splits:4]", "fp32")
+    assert max(_worst(parts, _in_four_parts(given)).values()) <= 1
+
+
+def test_weights_relative_to_lse_have_to_be_declared() -> None:
+    given = _sharp(100.0)
+    assert _worst(_reference(given, "math-fp32", "fp32"), _relative_to_lse(given))["o"] > 1
+
+
+def test_weights_relative_to_lse_admit_no_narrower_ones() -> None:
+    given = _sharp(8.0)
+    found = _outputs([_run("online-fp32[P:fp16]", OnlineDesign(), "fp32").forward(given)])
+    assert _worst(_reference(given, "math-fp32[weights:lse]", "fp32"), found)["o"] > 1
+
+
 @pytest.mark.parametrize("shift", [0.0, 30.0])
 def test_gradients_are_measured_against_the_products_of_ds(shift: float) -> None:
     given = segment(s_k=128, d_v=32, dtype=torch.bfloat16, empty=False)

@@ -42,7 +42,11 @@ NARROW: Final = ("P", "P_backward", "dS", "o", "dq", "dk", "dv")
 """What a kernel of 16-bit operands stores in their format."""
 RETURNED: Final = ("o", "dq", "dk", "dv")
 NUMBERS: Final = ("lazy", "splits")
-WORDS: Final = {"scale": ("free", "q"), "row_sum": ("free", "unrounded", "rounded")}
+WORDS: Final = {
+    "scale": ("free", "q"),
+    "row_sum": ("free", "unrounded", "rounded"),
+    "weights": ("maximum", "lse"),
+}
 FEW_SPLITS: Final = 8
 """Where the part that is merged first has all the weight, each of the others is too light to change
 the sum, and all of them are lost: from either end, by the order. Of 32 parts, conforming fp32
@@ -65,6 +69,9 @@ class AttentionContract(StorageContract):
         scale: whether q may be scaled and stored first; free: scores or exponents are scaled.
         row_sum: of P as computed, as stored (lse is then good to the roundoff of P's format
             instead of fp32's), or either (free).
+        weights: what exponentials are relative to: the maximum, and then they are divided by their
+            sum, or LSE, without a division: P = exp(S - LSE), and in merges exp(LSE_s - LSE). The
+            rounding of LSE is then an error of all weights of a row: 1.5e-5 at |LSE| = 250 in fp32.
     """
 
     form: Form = "online"
@@ -73,6 +80,7 @@ class AttentionContract(StorageContract):
     splits: int = 8
     scale: str = "free"
     row_sum: str = "unrounded"
+    weights: str = "maximum"
 
     def designs(self) -> dict[str, OnlineDesign]:
         """The reference kernels, the baseline first: one for each freedom that moves errors."""
@@ -81,6 +89,8 @@ class AttentionContract(StorageContract):
             scale="q" if self.scale == "q" else "exponent",
             row_sum="rounded" if self.row_sum == "rounded" else "unrounded",
         )
+        if self.weights == "lse":
+            return self._relative_to_lse(replace(plain, normalise_first=True, block=2**30))
         if self.form == "math":
             one = replace(plain, normalise_first=True, block=2**30)
             return {
@@ -109,6 +119,16 @@ class AttentionContract(StorageContract):
             found["lazy"] = lazy = replace(plain, rescale="lazy", lazy=self.lazy)
             # where the first key wins, only this direction stores a largest P above 1
             found["lazy, from the last block"] = replace(lazy, direction="backward", block=32)
+        return found
+
+    def _relative_to_lse(self, plain: OnlineDesign) -> dict[str, OnlineDesign]:
+        one = replace(plain, division="lse")
+        found = {
+            "relative to LSE": one,
+            "natural": replace(one, base="e", scale=_early(plain), fused=False),
+        }
+        if self.form == "online" and self.splits > 1:
+            found["most splits"] = replace(one, splits=self.splits, merge="at once")
         return found
 
 
@@ -191,6 +211,8 @@ def _contract(
         key: stored if value == INPUTS else _format(value, key, name)
         for key, value in pairs.items()
     }
+    if form == "seesaw" and words.get("weights") == "lse":
+        raise ContractError(f"contract {name!r}: weights:lse is for online and math")
     if "splits" in numbers:
         numbers["splits"] = max(1, int(numbers["splits"]))
     return AttentionContract(
