@@ -209,7 +209,10 @@ def measured(test: str, *arguments: object) -> Cost:
             text=True,
             check=True,
         )
-    return Cost(**json.loads(ran.stdout.splitlines()[-1]))
+    cost = Cost(**json.loads(ran.stdout.splitlines()[-1]))
+    # A run of all parts takes minutes: what is known so far is shown.
+    print(*arguments, *cost.cells(), sep="  ", file=sys.stderr, flush=True)
+    return cost
 
 
 def _inside(test: str, *arguments: Any) -> None:
