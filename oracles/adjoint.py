@@ -59,7 +59,7 @@ def adjoint(
         return (found.before,), found.gradients()
 
     (dS,), found = _there_and_back(inputs, do, (dS,), back, arithmetic)
-    return _shared(inputs, found, dS, arithmetic)
+    return shared(inputs, found, dS, arithmetic)
 
 
 def adjoint_with_terms(
@@ -75,19 +75,12 @@ def adjoint_with_terms(
         return zero_gradients(inputs, dS), Terms(torch.zeros_like(inputs.g, dtype=dtype), dS.abs())
 
     def back(carry: Tensors, x: Tokens, token: Token) -> tuple[Tensors, Tensors]:
-        found, decay = (
-            retreat(carry[0], x, token, inputs.factor, arithmetic),
-            arithmetic.exp(x.g).transpose(-1, -2),
-        )
-        terms = (found.d_decayed * token.decayed).abs().sum(-1)[..., None, :] + (
-            x.q * found.dq
-        ).abs()
-        terms = terms + (x.k * found.written).abs() + (x.k * found.read).abs()
-        size = torch.maximum(carry[1], found.P.abs() + (found.P - found.d_decayed).abs()) * decay
+        found = retreat(carry[0], x, token, inputs.factor, arithmetic)
+        terms, size = term_sizes(carry[1], x, token, found, arithmetic)
         return (found.before, size), (*found.gradients(), terms)
 
     (dS, size), (*found, terms) = _there_and_back(inputs, do, (dS, dS.abs()), back, arithmetic)
-    return _shared(inputs, found, dS, arithmetic), Terms(over_channels(inputs, terms), size)
+    return shared(inputs, found, dS, arithmetic), Terms(over_channels(inputs, terms), size)
 
 
 def _there_and_back(
@@ -102,7 +95,19 @@ def _there_and_back(
     )
 
 
-def _shared(
+def term_sizes(
+    size: Tensor, x: Tokens, token: Token, found: Back, arithmetic: Arithmetic
+) -> tuple[Tensor, Tensor]:
+    """The sizes of the terms that meet in dg of a token, and, in the gradient of the state before
+    it, from that after it.
+    """
+    terms = (found.d_decayed * token.decayed).abs().sum(-1)[..., None, :] + (x.q * found.dq).abs()
+    terms = terms + (x.k * found.written).abs() + (x.k * found.read).abs()
+    largest = torch.maximum(size, found.P.abs() + (found.P - found.d_decayed).abs())
+    return terms, largest * arithmetic.exp(x.g).transpose(-1, -2)
+
+
+def shared(
     inputs: Inputs, found: Sequence[Tensor], dS: Tensor, arithmetic: Arithmetic
 ) -> Gradients[Tensor]:
     """Those of keys that value heads share, and of gates that channels share, summed over them."""

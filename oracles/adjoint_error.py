@@ -12,10 +12,18 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
-from oracles.adjoint import Back, adjoint_with_terms, retreat
+from oracles.adjoint import Back, adjoint_with_terms, retreat, shared, term_sizes
 from oracles.arithmetic import NATIVE
-from oracles.gradients import Cotangents, GradientAnswer, Gradients, over_channels, over_key_heads
+from oracles.gradients import (
+    Cotangents,
+    GradientAnswer,
+    Gradients,
+    Terms,
+    over_channels,
+    over_key_heads,
+)
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
 from oracles.running_error import EXP_UNITS, SAFETY, TINY, UNIT, enclose, exact, grow, local
@@ -54,17 +62,15 @@ def enclosed_gradients(inputs: Inputs, cotangents: Cotangents) -> GradientAnswer
     Raises:
         InputError: the cotangents do not fit the inputs.
     """
-    gradients, terms = adjoint_with_terms(inputs, cotangents)
     if not any(inputs.lengths):
+        gradients, terms = adjoint_with_terms(inputs, cotangents)
         return GradientAnswer(
             Gradients(**{name: exact(x) for name, x in gradients.named().items()}),
             terms,
             "inputs, exact",
         )
-    radii, zero = (
-        _radii(inputs, cotangents).named(),
-        _structural_zeros(inputs, cotangents, gradients),
-    )
+    gradients, terms, bounds = _walk(inputs, cotangents)
+    radii, zero = bounds.named(), _structural_zeros(inputs, cotangents, gradients)
     found = {
         name: enclose(value, radii[name].nan_to_num(nan=torch.inf, posinf=torch.inf), zero[name])
         for name, value in gradients.named().items()
@@ -72,13 +78,22 @@ def enclosed_gradients(inputs: Inputs, cotangents: Cotangents) -> GradientAnswer
     return GradientAnswer(Gradients(**found), terms, "float64 adjoint, proven radius")
 
 
-def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
+def _walk(
+    inputs: Inputs, cotangents: Cotangents
+) -> tuple[Gradients[Tensor], Terms, Gradients[Tensor]]:
+    """The gradients, the sizes of their terms and their radii, in one walk: a second would compute
+    the same states and gradients again.
+    """
     do, dS = cotangents.of(inputs)
     nothing = do.new_zeros(inputs.N, inputs.HV)
 
     def there(carry: Tensors, x: Tokens) -> tuple[Tensors, ForwardTokenError]:
         state, r = carry
-        token, alpha, k_norm = advance(state, x, NATIVE), x.g.exp().squeeze(2), x.k.norm(dim=-1)
+        token, alpha, k_norm = (
+            advance(state, x, NATIVE),
+            x.g.exp().squeeze(2),
+            vector_norm(x.k, dim=-1),
+        )
         decayed = (
             SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
         )
@@ -90,14 +105,16 @@ def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
         )
 
     def back(carry: Tensors, x: Tokens, passed: ForwardTokenError) -> tuple[Tensors, Tensors]:
-        dS, r = carry
+        dS, r, size = carry
         found, alpha, k_norm = (
             retreat(dS, x, passed.token, inputs.factor, NATIVE),
             x.g.exp().squeeze(2),
-            x.k.norm(dim=-1),
+            vector_norm(x.k, dim=-1),
         )
         weight = (x.beta * k_norm.square()).squeeze(-1)
-        added = abs(inputs.factor) * (x.q.norm(dim=-1) * x.others[0].norm(dim=-1)).squeeze(-1)
+        added = abs(inputs.factor) * (
+            vector_norm(x.q, dim=-1) * vector_norm(x.others[0], dim=-1)
+        ).squeeze(-1)
         R = r + SAFETY * UNIT * (_size(found.P) + 3 * added) + TINY
         own = (inputs.K + 10) * weight * _size(found.P) + 2 * _size(found.d_decayed)
         b = R * (1 - weight).abs().clamp(min=1.0) * (1 + 64 * UNIT) + SAFETY * UNIT * own + TINY
@@ -106,23 +123,26 @@ def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
             + SAFETY * UNIT * (2 + EXP_UNITS) * _size(found.before)
             + TINY
         )
-        return (found.before, torch.where(_real(x), before, r)), _elements(
-            inputs, x, passed, found, (R, b)
-        )
+        terms, size = term_sizes(size, x, passed.token, found, NATIVE)
+        radii = _elements(inputs, x, passed, found, (R, b))
+        after = (found.before, torch.where(_real(x), before, r), size)
+        return after, (*found.gradients(), *radii, terms)
 
-    start, end = (inputs.state.double(), nothing), (dS, nothing)
-    (dS, r), (dq, dk, dv, dg, dbeta) = there_and_back(
+    start, end = (inputs.state.double(), nothing), (dS, nothing, dS.abs())
+    (dS, r, size), (*found, terms) = there_and_back(
         inputs, start=start, there=there, end=end, back=back, others=(do,)
     )
-    dg = over_channels(inputs, dg)
-    return Gradients(
+    dq, dk, dv, dg, dbeta = found[5:]
+    radii = Gradients(
         over_key_heads(inputs, dq),
         over_key_heads(inputs, dk),
         dv,
-        dg,
+        over_channels(inputs, dg),
         dbeta,
         (r + TINY)[..., None, None].expand_as(dS),
     )
+    sizes = Terms(over_channels(inputs, terms), size)
+    return shared(inputs, found[:5], dS, NATIVE), sizes, radii
 
 
 def _elements(
@@ -132,11 +152,12 @@ def _elements(
     token, V, group = passed.token, inputs.V, inputs.HV // inputs.H
     r, a, R, b = (error[..., None, None] for error in (passed.after, passed.decayed, *errors))
     S, decayed, P, d_decayed = (
-        m.norm(dim=-1)[..., None, :] for m in (token.after, token.decayed, found.P, found.d_decayed)
+        vector_norm(m, dim=-1)[..., None, :]
+        for m in (token.after, token.decayed, found.P, found.d_decayed)
     )
     k, beta, u = _length(x.k), x.beta[..., None], _length(token.u)
     p, residual = _length(found.dp), _length(token.residual)
-    columns = k * (R + (inputs.K + 4) * UNIT * found.P.norm(dim=-2)[..., None, :])
+    columns = k * (R + (inputs.K + 4) * UNIT * vector_norm(found.P, dim=-2)[..., None, :])
     e = k * (R + (inputs.K + 4) * UNIT * _size(found.P)[..., None, None])
     f = (
         k * (a + (inputs.K + 4) * UNIT * _size(token.decayed)[..., None, None])
@@ -216,7 +237,7 @@ def _support(tensor: Tensor) -> Tensor:
 
 
 def _length(row: Tensor) -> Tensor:
-    return row.norm(dim=-1, keepdim=True)
+    return vector_norm(row, dim=-1, keepdim=True)
 
 
 def _real(x: Tokens) -> Tensor:
@@ -225,4 +246,4 @@ def _real(x: Tokens) -> Tensor:
 
 
 def _size(matrix: Tensor) -> Tensor:
-    return matrix.norm(dim=(-2, -1))
+    return vector_norm(matrix, dim=(-2, -1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.inputs import Inputs
@@ -42,14 +43,14 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         before, r = carry
-        alpha, beta, k_norm = x.g.exp().squeeze(2), x.beta, x.k.norm(dim=-1)
+        alpha, beta, k_norm = x.g.exp().squeeze(2), x.beta, vector_norm(x.k, dim=-1)
         decayed = before * alpha[..., None]
         u = beta[..., None] * (x.v - x.k @ decayed)
         after = decayed + x.k.transpose(-1, -2) * u
         r = grow(r, alpha, beta, k_norm) + local(inputs.K, decayed, after, x, k_norm)
         o = inputs.factor * (x.q @ after)
-        q_norm = x.q.norm(dim=-1)[..., None]
-        columns = after.norm(dim=-2)[:, :, None]
+        q_norm = vector_norm(x.q, dim=-1)[..., None]
+        columns = vector_norm(after, dim=-2)[:, :, None]
         spread = q_norm * r[..., None, None] + UNIT * (inputs.K + 4) * q_norm * columns
         return (after, r), (o, SAFETY * abs(inputs.factor) * spread + TINY)
 
@@ -73,13 +74,13 @@ def grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
 
 def local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) -> Tensor:
     """What a token's own roundings add, in float64."""
-    s = decayed.norm(dim=(-2, -1))
+    s = vector_norm(decayed, dim=(-2, -1))
     write = x.beta.squeeze(-1) * k_norm.squeeze(-1)
-    v_norm = x.v.norm(dim=-1).squeeze(-1)
+    v_norm = vector_norm(x.v, dim=-1).squeeze(-1)
     terms = (6 + EXP_UNITS) * s + write * (
         (K + 8 + EXP_UNITS) * k_norm.squeeze(-1) * s + 6 * v_norm
     )
-    return SAFETY * UNIT * (terms + 2 * after.norm(dim=(-2, -1))) + TINY
+    return SAFETY * UNIT * (terms + 2 * vector_norm(after, dim=(-2, -1))) + TINY
 
 
 def enclose(value: Tensor, radius: Tensor, zero: Tensor) -> Enclosure:
