@@ -139,24 +139,17 @@ def judged(
         return skipped(str(reason))
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
-    known = {name: tensor for name, tensor in produced.items() if name in held.budgets}
-    compared = [
-        compare(name, tensor.to(held.device), held, received.on(held.device))
-        for name, tensor in known.items()
-    ]
+    compared = _compared(produced, received, held)
     overflowing = [
-        Outcome(name, Status.SKIP, f"{name}: {OVERFLOWS}") for name in produced if name not in known
+        Outcome(name, Status.SKIP, f"{name}: {OVERFLOWS}")
+        for name in produced
+        if name not in held.budgets
     ]
+    if not compared:
+        return skipped("; ".join(outcome.message for outcome in overflowing))
 
     def evidence(output: str) -> Evidence | None:
-        if again is None:
-            return None
-        packed, exact, plain = (
-            is_packed(received),
-            held.exact(output).high,
-            held.budgets[output].plain,
-        )
-        return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
+        return None if again is None else _evidence(output, produced, received, held, again)
 
     def fewer(c: Comparison) -> float | None:
         return None if baseline is None else baseline.digits_fewer(c, held.exact(c.output))
@@ -173,10 +166,35 @@ def judged(
         )
         for c in compared
     ]
-    return (
-        [*found, *overflowing]
-        if found
-        else skipped("; ".join(outcome.message for outcome in overflowing))
+    return [*found, *overflowing]
+
+
+def _compared(
+    produced: dict[str, Tensor], received: TensorCall, held: Reference
+) -> list[Comparison]:
+    known = {name: tensor for name, tensor in produced.items() if name in held.budgets}
+    return [
+        compare(name, tensor.to(held.device), held, received.on(held.device))
+        for name, tensor in known.items()
+    ]
+
+
+def _evidence(
+    output: str,
+    produced: dict[str, Tensor],
+    received: TensorCall,
+    held: Reference,
+    again: Again,
+) -> Evidence:
+    """What others' standards need to know of an output."""
+    return Evidence(
+        output,
+        dtype_name(received),
+        is_packed(received),
+        produced[output],
+        held.exact(output).high,
+        held.budgets[output].plain,
+        again,
     )
 
 

@@ -78,46 +78,34 @@ def conforming(
         write = b.to(wide).sigmoid() if beta == "logit" else b.to(wide)
         given = options["initial_state"]
         start = None if given is None else (given.mT if state == "vk" else given).to(wide)
-        o, final = torch.zeros(v.shape, dtype=wide), list[Tensor]()
-        rows, spans = list[Tensor](), list(_spans(q, options))
-        groups = v.shape[2] // q.shape[2]
+        spans, rows, final = list(_spans(q, options)), list[Tensor](), list[Tensor]()
+        if start is None:
+            start = torch.zeros(len(spans), v.shape[2], q.shape[3], v.shape[3], dtype=wide)
         for n, (row, first, end) in enumerate(spans):
             x = [y[row, first:end].to(wide) for y in (q, k, v, g)]
-            x[0], x[1] = (
-                y.repeat(1, groups, 1) if heads == "tiled" else y.repeat_interleave(groups, 1)
-                for y in x[:2]
-            )
-            before = (
-                start[n]
-                if start is not None
-                else torch.zeros(v.shape[2], q.shape[3], v.shape[3], dtype=wide)
-            )
-            part, after = arithmetic(
-                _Span(*x, beta=write[row, first:end], gate=gate, scale=factor), before
-            )
+            x[:2] = (_for_value_heads(y, v.shape[2] // q.shape[2], heads) for y in x[:2])
+            span = _Span(*x, beta=write[row, first:end], gate=gate, scale=factor)
+            part, after = arithmetic(span, start[n])
             rows.append(part)
             final.append(after)
-        o = _placed(rows, spans, o, padding)
-        o = o.to(q.dtype)
+        o = _placed(rows, spans, torch.zeros(v.shape, dtype=wide), padding).to(q.dtype)
         o = o.transpose(1, 2) if layout == "bhtd" else o.flatten(0, 1) if layout == "thd" else o
         states = torch.stack(final)
         return o, (states.mT if state == "vk" else states)
 
     function = _with_signature(run, packing, scale, gates)
     options: dict[str, Any] = {
-        "layout": layout,
-        "state": state,
-        "gate": gate,
-        "beta": beta,
-        "packing": packing,
-        "scale": scale,
-    }
-    options |= {"padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype)} | (
-        declared or {}
-    )
-    options |= {"gates": gates, "heads": heads}
+        "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing,
+        "scale": scale, "padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype),
+    }  # fmt: skip
+    options |= {**(declared or {}), "gates": gates, "heads": heads}
     title = JOINT.join((form, layout, state, gate, beta, packing, scale, padding, dtype))
     return kernel(name=title, **options)(function)
+
+
+def _for_value_heads(x: Tensor, groups: int, heads: str) -> Tensor:
+    """Keys or queries [T, H, K], each head repeated for the value heads that read it."""
+    return x.repeat(1, groups, 1) if heads == "tiled" else x.repeat_interleave(groups, 1)
 
 
 class ConventionMatrix:

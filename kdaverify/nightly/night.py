@@ -4,7 +4,7 @@ and what it comes to beside the nights before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,37 +83,28 @@ def conclude(
     weighed = {
         Ruling.ERROR: tuple(trouble),
         Ruling.REJECT: (*_counted(steady), *(str(change) for change in found if change.worse)),
-        Ruling.INSUFFICIENT: tuple(
-            reason
-            for count, reason in (
-                (
-                    untested,
-                    (
-                        f"{untested} fixed cases were not tested: give more --minutes, or the same"
-                        " line again"
-                    ),
-                ),
-                (
-                    unsteady.height,
-                    (
-                        f"{unsteady.height} figures are flaky: a kernel that depends on no race"
-                        " gives the same ones every night"
-                    ),
-                ),
-                (
-                    uncertified.height,
-                    f"{uncertified.height} verdicts without a certified reference value",
-                ),
-                (not passed, "nothing passed"),
-            )
-            if count
-        ),
+        Ruling.INSUFFICIENT: tuple(_gaps(untested, unsteady.height, uncertified.height, passed)),
     }
     ruling = next((ruling for ruling, reasons in weighed.items() if reasons), Ruling.ACCEPT)
     reasons = tuple(reason for reasons in weighed.values() for reason in reasons)
     return Night(
         implementation, ruling, reasons, steady, unsteady, tuple(found), earlier["date"].n_unique()
     )
+
+
+def _gaps(untested: int, flaky_figures: int, uncertified: int, passed: int) -> Iterator[str]:
+    """Why the night is insufficient evidence for the kernel."""
+    if untested:
+        yield f"{untested} fixed cases were not tested: give more --minutes, or the same line again"
+    if flaky_figures:
+        yield (
+            f"{flaky_figures} figures are flaky: a kernel that depends on no race gives the same"
+            " ones every night"
+        )
+    if uncertified:
+        yield f"{uncertified} verdicts without a certified reference value"
+    if not passed:
+        yield "nothing passed"
 
 
 def _counted(failing: pl.DataFrame) -> tuple[str, ...]:

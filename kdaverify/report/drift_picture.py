@@ -59,11 +59,27 @@ def _spec(growths: tuple[Growth, ...], title: str) -> dict[str, Any]:
 
 
 def _panel(growth: Growth) -> dict[str, Any]:
+    fit = f"T^{growth.own_slope:.2f}; relative to conforming kernels T^{growth.slope:.2f}"
+    return {
+        "title": {
+            "text": growth.output,
+            "subtitle": f"grows as {fit}; {float(growth.used[-1]):.2f}x tolerance",
+            "anchor": "start",
+            "fontSize": 12,
+        },
+        "width": 380,
+        "height": 260,
+        "data": {"values": _rows(growth)},
+        "layer": _layers(growth),
+    }
+
+
+def _rows(growth: Growth) -> list[dict[str, float]]:
     least, most = (band.tolist() for band in growth.band)
     points = zip(
         growth.lengths, growth.error.tolist(), least, most, growth.used.tolist(), strict=True
     )
-    rows = [
+    return [
         {
             "tokens": T,
             "error": error,
@@ -74,6 +90,10 @@ def _panel(growth: Growth) -> dict[str, Any]:
         }
         for T, error, low, high, used in points
     ]
+
+
+def _layers(growth: Growth) -> list[dict[str, Any]]:
+    """The band of conforming kernels, the tolerance, and the kernel's own error."""
     ticks = {
         "title": "tokens",
         "values": list(growth.lengths),
@@ -95,29 +115,17 @@ def _panel(growth: Growth) -> dict[str, Any]:
         {"field": field, "type": "quantitative", "format": ".3g"}
         for field in ("tokens", "error", "allowed", "used")
     ]
-    fit = f"T^{growth.own_slope:.2f}; relative to conforming kernels T^{growth.slope:.2f}"
-    return {
-        "title": {
-            "text": growth.output,
-            "subtitle": f"grows as {fit}; {float(growth.used[-1]):.2f}x tolerance",
-            "anchor": "start",
-            "fontSize": 12,
+    return [
+        {
+            "mark": {"type": "area", "color": CONFORMING, "opacity": 0.35},
+            "encoding": {"x": x, "y": y("least"), "y2": {"field": "most"}},
         },
-        "width": 380,
-        "height": 260,
-        "data": {"values": rows},
-        "layer": [
-            {
-                "mark": {"type": "area", "color": CONFORMING, "opacity": 0.35},
-                "encoding": {"x": x, "y": y("least"), "y2": {"field": "most"}},
-            },
-            {
-                "mark": {"type": "line", "color": LIMIT, "strokeDash": [4, 3]},
-                "encoding": {"x": x, "y": y("allowed")},
-            },
-            {
-                "mark": {"type": "line", "color": KERNEL, "point": {"color": KERNEL}},
-                "encoding": {"x": x, "y": y("error"), "tooltip": tooltip},
-            },
-        ],
-    }
+        {
+            "mark": {"type": "line", "color": LIMIT, "strokeDash": [4, 3]},
+            "encoding": {"x": x, "y": y("allowed")},
+        },
+        {
+            "mark": {"type": "line", "color": KERNEL, "point": {"color": KERNEL}},
+            "encoding": {"x": x, "y": y("error"), "tooltip": tooltip},
+        },
+    ]
