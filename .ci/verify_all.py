@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from rich.table import Table
 
 from kdaverify.adapters.registry import SHIPPED, Listing, find, shipped
 from kdaverify.survey.session import DESIGN, exit_code_of
+from kdaverify.verdicts.code_identity import git
 from kdaverify.verdicts.decision import Ruling
 
 OURS = tuple(name for name in SHIPPED if name.startswith("eager"))
@@ -81,24 +81,13 @@ def _left_out(listings: list[Listing]) -> set[str]:
     by_mode: dict[str, list[str]] = {}
     for name in others:
         by_mode.setdefault(find(name).environment()["mode"], []).append(name)
-    commit = _commit()
+    commit = git(Path(__file__).parent, "rev-parse", "HEAD")
     key = lambda name: hashlib.sha256(f"{commit} {name}".encode()).digest()  # noqa: E731
     return {
         name
         for mode, names in by_mode.items()
         for name in sorted(names, key=key)[TURNS.get(mode, 0) :]
     }
-
-
-def _commit() -> str:
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"],  # noqa: S607 # whichever git there is
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
-    return git.stdout.strip()
 
 
 def _verify(listing: Listing) -> Row:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 
 import pytest
 import torch
 
+from kdaverify.verdicts.code_identity import git
 from tests.rows import ROOT
 
 SHARE = 3
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out what is not of this commit's turn, where not one test alone is asked for."""
     if config.getoption("--every") or any("::" in argument for argument in config.args):
         return
-    commit = _commit()
+    commit = git(ROOT, "rev-parse", "HEAD")
     out = [item for item in items if item.get_closest_marker("rotates") and not turn(item, commit)]
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in {*out}]
@@ -39,9 +39,3 @@ def turn(item: pytest.Item, commit: str) -> bool:
     """Whether a commit runs a case: the same on every worker and machine."""
     digest = hashlib.sha256(f"{commit} {item.nodeid}".encode()).digest()
     return digest[0] % SHARE == 0
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "HEAD"]
-    git = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    return git.stdout.strip()

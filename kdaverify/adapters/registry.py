@@ -163,6 +163,12 @@ def _find(spec: str) -> Adapter:
     raise AdapterError(_unknown(spec, [*SHIPPED, *points]))
 
 
+def without_options(spec: str) -> str:
+    """The name that options may follow."""
+    match = _OPTIONS.fullmatch(spec)
+    return match["name"] if match else spec
+
+
 def source_of(spec: str) -> Path | str | None:
     """The file or the module that an implementation begins in; None for one that is known by name
     alone.

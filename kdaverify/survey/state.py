@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
+from kdaverify.adapters.registry import without_options
 from kdaverify.operator import DEFAULT
 from kdaverify.report.html.rows import Rows
 from kdaverify.survey.finding import Finding
@@ -184,7 +185,7 @@ def _state(
     name, own = gated.implementation, rows.of(gated.implementation)
     account = gated.accounts[-1] if gated.accounts else None
     ops = [one.op for account in gated.accounts for one in account.expected]
-    about = [one.name for one in findings if _base(name) in one.implementations]
+    about = [one.name for one in findings if without_options(name) in one.implementations]
     seconds = table.rows.filter(pl.col("implementation") == name).select(pl.col("duration_s").sum())
     return ImplementationState(
         implementation=name,
@@ -202,11 +203,6 @@ def _state(
         seconds=round(seconds.collect().item() or 0.0, 1),
         record=path.name,
     )
-
-
-def _base(name: str) -> str:
-    """The name without the options that follow it."""
-    return name if name.startswith("emulated:") else name.partition(":")[0]
 
 
 def _ensemble(op: str, rows: Rows, name: str) -> str:

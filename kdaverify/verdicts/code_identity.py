@@ -51,7 +51,7 @@ class CodeIdentity:
             else ""
         )
         left = f"not committed: {_listed(self.uncommitted)}" if self.uncommitted else ""
-        git = (
+        repository = (
             f"git {self.commit}{' (modified)' if self.is_dirty else ''}"
             if self.commit
             else ""
@@ -59,7 +59,7 @@ class CodeIdentity:
             else "no git repository"
         )
         version = f"version {self.version}" if self.version else ""
-        return ", ".join(filter(None, (code, version, git, left))) or "unknown"
+        return ", ".join(filter(None, (code, version, repository, left))) or "unknown"
 
     @property
     def is_dirty(self) -> bool:
@@ -110,7 +110,7 @@ def identity_of(spec: str) -> CodeIdentity:
         files=files,
         folder=Path(os.path.relpath(folder)).as_posix(),
         version=_version(source) if isinstance(source, str) else "",
-        commit=_git(folder, "describe", "--always", "--tags", "--dirty"),
+        commit=git(folder, "describe", "--always", "--tags", "--dirty"),
         uncommitted=_uncommitted(folder, [*files]),
     )
 
@@ -156,15 +156,15 @@ def _version(module: Path | str | None) -> str:
 
 def _uncommitted(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Files that are changed, new or ignored."""
-    lines = _git(
+    lines = git(
         folder, "status", "--porcelain", "-z", "--ignored", "--untracked-files=all", "--", *names
     )
-    prefix = _git(folder, "rev-parse", "--show-prefix")
+    prefix = git(folder, "rev-parse", "--show-prefix")
     return tuple(sorted({line[3:].removeprefix(prefix) for line in lines.split("\0")} & {*names}))
 
 
-def _git(folder: Path, *words: str) -> str:
-    """What git says; "" where there is no git, or no repository."""
+def git(folder: Path, *words: str) -> str:
+    """What git says of a folder; "" where there is no git, or no repository."""
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
     try:
         # A read of the index must not write it: somebody else may hold its lock.
