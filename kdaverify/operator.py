@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -200,6 +200,11 @@ class Operator(abc.ABC):
         """
         del case, judged
         raise NotImplementedError(f"{self.name} has no known bugs")
+
+    def varied(self, case: PropertyCase) -> Iterator[PropertyCase]:
+        """Cases of the kind of a failing one, on which suspects that agree on it may differ."""
+        for n in (1, 2):
+            yield replace(case, problem=case.problem.replace(seed=case.problem.seed + n))
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where

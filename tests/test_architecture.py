@@ -50,10 +50,9 @@ GENERIC: Final = (
 NOT_YET: Final = {
     *(
         f"cli/{name}.py"
-        for name in ("contracts", "drift", "export", "listing", "mailboxes", "oracle", "question")
+        for name in ("contracts", "drift", "export", "listing", "mailboxes", "oracle")
     ),
-    *(f"diagnosis/{name}.py" for name in ("call", "separate", "signatures", "suspects", "traces")),
-    *(f"adapters/isolation/{name}.py" for name in ("isolated", "stages")),
+    *(f"diagnosis/{name}.py" for name in ("call", "suspects")),
     "report/html/heat.py",
     "verdicts/figures.py",
     "verdicts/verdict.py",

@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.question import problem_from
+from kdaverify.cli.question import any_problem_from
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kdaverify.problems import Problem
     from oracles.enclosure import CertifiedOutputs, Enclosure
     from oracles.inputs import Inputs
 
@@ -45,7 +46,7 @@ def oracle(
 
     if not output.parent.is_dir():
         raise Complaint(f"--output: no folder {output.parent}; make it first")
-    question = problem_from(problem)
+    question = _problem_from(problem)
     inputs = question.inputs()
     console = Console(stderr=True)
     try:
@@ -84,3 +85,19 @@ def _tensors(inputs: Inputs, answer: CertifiedOutputs) -> dict[str, Tensor]:
         for part in ("high", "low", "radius")
     }
     return {name: tensor.contiguous() for name, tensor in {**given, **exact}.items()}
+
+
+def _problem_from(text: str) -> Problem:
+    """The problem of a whole call that `text`, a path or inline JSON, holds.
+
+    Raises:
+        Complaint: no such file, or no such problem in it.
+    """
+    from kdaverify.problems import Problem
+
+    tested = any_problem_from(text)
+    if not isinstance(tested, Problem):
+        raise Complaint(
+            f"problem: wanted one of op kda, got op {tested.op}; it has properties of its own"
+        )
+    return tested

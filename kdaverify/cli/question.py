@@ -9,31 +9,14 @@ from kdaverify.cli.complaint import Complaint
 
 if TYPE_CHECKING:
     from kdaverify.canonical import Canonical
-    from kdaverify.problems import Problem
 
 
 def is_inline(text: str) -> bool:
     return text.lstrip().startswith("{")
 
 
-def problem_from(text: str) -> Problem:
-    """The problem of a whole call that `text`, a path or inline JSON, holds.
-
-    Raises:
-        Complaint: no such file, or no such problem in it.
-    """
-    from kdaverify.problems import Problem
-
-    tested = any_problem_from(text)
-    if not isinstance(tested, Problem):
-        raise Complaint(
-            f"problem: wanted one of op kda, got op {tested.op}; it has properties of its own"
-        )
-    return tested
-
-
 def any_problem_from(text: str) -> Canonical:
-    """The same for problems of any operation.
+    """The problem, of any operator, that `text`, a path or inline JSON, holds.
 
     Raises:
         Complaint: no such file, or no problem in it.

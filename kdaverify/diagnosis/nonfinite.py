@@ -17,7 +17,6 @@ from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.separate import varied
 from kdaverify.diagnosis.suspects import suspects
 from kdaverify.diagnosis.tolerances import FAR, Fit, fit
 from kdaverify.operator import operator_of
@@ -54,7 +53,7 @@ def by_places(judged: Adapter, first: PropertyCase, *, until: float) -> list[Mat
 
 
 def _comparisons(judged: Adapter, first: PropertyCase) -> Iterator[FaultComparison]:
-    for case in (first, *varied(first)):
+    for case in (first, *operator_of(first.problem).varied(first)):
         if operator_of(case.problem).refusal(judged, case.problem) is not None:
             continue
         try:

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from itertools import combinations, cycle
-from typing import Any, Final
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.statistics import rms
-from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.diagnosis.suspects import declared
-from kdaverify.problems import Problem
+from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
 
 VISIBLE: Final = 2.0**-5
 """Answers that differ by this share of themselves are worth a question to the kernel."""
-_SIZES: Final[tuple[dict[str, Any], ...]] = (
-    {"HV": 4, "H": 2, "K": 8, "V": 8},
-    {"HV": 2, "H": 1, "K": 4, "V": 8},
-    {"HV": 2, "H": 2, "K": 8, "V": 4},
-)
-_LENGTHS: Final[tuple[int, ...]] = (70, 150, 20)
-_PACKS: Final[tuple[tuple[int, ...], ...]] = ((70, 5, 0, 65), (3, 20), (40,))
-_PADDING: Final = 7
-_REGIMES: Final[tuple[dict[str, str], ...]] = (
-    {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
-    {"gate": "bound-5", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
-    {
-        "gate": "spread",
-        "key": "coherent-0.6",
-        "beta": "near-one",
-        "state": "absent",
-        "value": "normal",
-    },
-    {"gate": "bound-20", "key": "random", "beta": "uniform", "state": "absent", "value": "normal"},
-    {
-        "gate": "mixed",
-        "key": "coherent-0.9",
-        "beta": "mixed",
-        "state": "asymmetric",
-        "value": "normal",
-    },
-    {"gate": "log-sigmoid", "key": "one-hot", "beta": "one", "state": "random", "value": "normal"},
-    {"gate": "half-zero", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
-)
 
 
 def separate(
@@ -61,7 +31,7 @@ def separate(
         until: of the monotonic clock.
     """
     left = tuple(fits)
-    for other in varied(first):
+    for other in operator_of(first.problem).varied(first):
         if len(left) < 2 or time.monotonic() > until:  # nothing to tell apart
             break
         left = _reported_apart(judged, other, left) or left
@@ -71,7 +41,7 @@ def separate(
 def _reported_apart(
     judged: Adapter, other: PropertyCase, fits: tuple[Match, ...]
 ) -> tuple[Match, ...]:
-    if isinstance(other.problem, Problem) and judged.supports(other.problem) is not None:
+    if judged.supports(other.problem) is not None:
         return fits
     bed, contract = bench(other, judged), declared(other, judged)
     answers = [bed.answer(match.suspect.adapter(contract)) for match in fits]
@@ -93,30 +63,3 @@ def _differ(a: KernelErrors, b: KernelErrors) -> bool:
         or rms((x - y).nan_to_num()) > VISIBLE * rms(y.nan_to_num())
         for x, y in pairs
     )
-
-
-def varied(first: PropertyCase) -> Iterator[PropertyCase]:
-    """Questions of the same kind, and where the property has no way of its own, packs and dense
-    runs of the forward.
-    """
-    problem = first.problem
-    if not isinstance(problem, Problem):
-        yield from (
-            PropertyCase(first.property, problem.replace(seed=problem.seed + n), first.detail)
-            for n in (1, 2)
-        )
-        return
-    if PROPERTIES[first.property].backward:
-        yield PropertyCase("forward", problem)
-    for i, (regimes, sizes) in enumerate(zip(_REGIMES, cycle(_SIZES))):
-        changed: dict[str, Any] = {**regimes, **sizes, "seed": problem.seed + i + 1}
-        if "cut" in first.detail:
-            yield PropertyCase(first.property, problem.replace(**changed), first.detail)
-            continue
-        pack, T = _PACKS[i % len(_PACKS)], _LENGTHS[i % len(_LENGTHS)]
-        packed = problem.replace(**changed, B=1, lengths=pack, T=sum(pack) + _PADDING * (i % 2))
-        dense = problem.replace(**changed, B=1 + i % 2, lengths=None, T=T)
-        mine, other = (packed, dense) if problem.packed else (dense, packed)
-        yield PropertyCase(first.property, mine, first.detail)
-        if first.property != "packing":
-            yield PropertyCase(first.property, other, first.detail)

@@ -16,13 +16,13 @@ from kdaverify.budgets.ensemble import chunk_sizes
 from kdaverify.checks.options import implementation_of
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.signatures import SIGNATURES
 from kdaverify.faults.adapter import EMBEDDED, Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.hosts import host_of
 from kdaverify.faults.kernel import Patch
 from kdaverify.operator import DEFAULT
+from kdaverify.operators.kda.mistakes.simple import SIGNATURES
 from kdaverify.problems import Problem
 
 RANDOM = "D"

@@ -5,21 +5,21 @@ sequences, columns, and whether they are zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.tolerances import APART, Yardstick
-from kdaverify.problems import Problem
-from oracles.tensors import SIGNATURE
+from kdaverify.operator import operator_of
 
 SOME = 0.5
 """Of channels, where errors are small in some by chance, no more than this share is worth
 reporting."""
 
 
-def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> str:
+def traces(kernel: KernelErrors, yard: Yardstick, problem: Any, chunk_size: int) -> str:
     """One clause for every output that is wrong in a part of itself; "" where all of it is wrong,
     or none.
 
@@ -32,15 +32,16 @@ def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: 
 
 
 def _clauses(
-    kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int
+    kernel: KernelErrors, yard: Yardstick, problem: Any, chunk_size: int
 ) -> Iterator[tuple[str, str]]:
+    signature = operator_of(problem).signature
     for name, scale in yard.items():
         found = kernel.outputs.get(name)
         # tokens and heads
         if (
             found is None
             or found.ndim < 3
-            or (not SIGNATURE.is_state(name) and found.shape[1] != problem.T)
+            or (not signature.is_state(name) and found.shape[1] != problem.T)
         ):
             continue
         wrong = ~((found - scale.exact).abs() <= APART * scale.largest)
@@ -48,7 +49,7 @@ def _clauses(
             continue
         where = (
             _of_states(wrong)
-            if SIGNATURE.is_state(name)
+            if signature.is_state(name)
             else _of_tokens(wrong, problem, chunk_size)
         )
         parts = [*_zeros(found, scale.exact, wrong), *where]
@@ -70,7 +71,7 @@ def _of_states(wrong: Tensor) -> Iterator[str]:
         yield from _only(wrong, axis, noun, most=1.0 if axis < 2 else SOME)  # rows and columns
 
 
-def _of_tokens(wrong: Tensor, problem: Problem, chunk_size: int) -> Iterator[str]:
+def _of_tokens(wrong: Tensor, problem: Any, chunk_size: int) -> Iterator[str]:
     """[B, T, heads, ...]."""
     rows = wrong.flatten(2).any(-1)
     bad = [

@@ -21,12 +21,12 @@ from kdaverify.diagnosis.fault_comparison import FaultComparison
 from kdaverify.diagnosis.minimise import failure, minimise
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.session import diagnosed
-from kdaverify.diagnosis.signatures import SIGNATURES
 from kdaverify.diagnosis.suspects import Suspect, suspects
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch, PatchedPipeline
+from kdaverify.operators.kda.mistakes.simple import SIGNATURES
 from kdaverify.operators.pointwise.problem import ActivationProblem
 from kdaverify.problems import Problem, cotangents
 from kdaverify.verdicts.judge import Judge, Rejected

@@ -33,7 +33,6 @@ from kdaverify.adapters.isolation.stages import remote_stages
 from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
-from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
 from kdaverify.operators.pointwise.call import ActivationCall
 from oracles.signature import TensorCall
@@ -103,10 +102,10 @@ class Isolated(Adapter):
         self._about: About | None = None
         self._called = False
 
-    def contract(self, dtype: str) -> Contract:
+    def contract(self, dtype: str) -> Any:
         return self._local.contract(dtype)
 
-    def backward_contract(self, dtype: str) -> Contract:
+    def backward_contract(self, dtype: str) -> Any:
         return self._local.backward_contract(dtype)
 
     def missing(self) -> str | None:

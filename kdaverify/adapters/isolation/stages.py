@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,6 @@ from kdaverify.adapters.isolation.messages import CallStage, StageReturned, Way
 from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.stages import StageArguments, StageCall, formats_of
 from kdaverify.budgets.formats import FORMATS
-from oracles.inputs import Inputs
-from oracles.tensors import TENSORS
 
 
 def remote_stages(
@@ -52,9 +51,7 @@ def remote_stages(
 
 def _tested(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[str, Tensor]:
     """What the stage returned there; what it edited is edited here too."""
-    given = {
-        name: getattr(x.inputs, name) for name in TENSORS if getattr(x.inputs, name) is not None
-    }
+    given = x.inputs.tensors()
     places = keeper.inputs.lay_out({**given, **x.tensors})
     request = replace(
         request,
@@ -73,7 +70,7 @@ def _tested(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[s
 
 
 def run_stage(
-    adapter: Adapter, request: CallStage, inputs: Inputs, given: Arena, outputs: Arena
+    adapter: Adapter, request: CallStage, inputs: Any, given: Arena, outputs: Arena
 ) -> StageReturned:
     """Runs a stage in the worker process; what is no tensor does not come back."""
     torch.set_num_threads(request.threads)

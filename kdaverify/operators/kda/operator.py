@@ -208,6 +208,11 @@ class KdaOperator(CallOperator):
         if both_passes:
             yield from walk_back(adapter, problem)
 
+    def varied(self, case: PropertyCase) -> Iterator[PropertyCase]:
+        from kdaverify.operators.kda.variations import varied
+
+        return varied(case, case.problem)
+
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         from kdaverify.operators.kda.mistakes.finding import finding
 
