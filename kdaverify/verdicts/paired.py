@@ -18,6 +18,8 @@ from kdaverify.verdicts.verdict import Verdict
 
 LIMIT: Final = 1.05
 """Real kernels come within this factor of their emulated contract over a run."""
+# A kernel 10 % over its nearest reference kernel was found in 24 of 24 runs of 40 cases
+# (benchmarks.detection_power).
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 20
 """Cases that a run must have."""
