@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -123,9 +123,18 @@ def combined(adapter: Adapter, problem: Problem, *, direction: Direction) -> lis
         direction: forward; resume: cut at the middle one of the places where kernels lose a partial
             chunk; gradients of a loss on o, or on o and S_T.
     """
+    name, detail = row_call(adapter, problem, direction)
+    own = {"forward": forward, "resume": resume, "gradients": gradients}
+    return own[name](adapter, problem, **detail)
+
+
+def row_call(
+    adapter: Adapter, problem: Problem, direction: Direction
+) -> tuple[str, dict[str, Any]]:
+    """The property that a row of the covering array names, and its detail."""
     if direction == "forward":
-        return forward(adapter, problem)
+        return direction, {}
     if direction == "resume":
         cuts = cuts_within(problem, adapter.domain)
-        return resume(adapter, problem, cut=cuts[len(cuts) // 2])
-    return gradients(adapter, problem, of=direction.removeprefix("gradients of "))
+        return direction, {"cut": cuts[len(cuts) // 2]}
+    return "gradients", {"of": direction.removeprefix("gradients of ")}

@@ -15,7 +15,7 @@ from kdaverify.diagnosis.diagnosis import Diagnosis
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
 from kdaverify.diagnosis.nonfinite import by_places
-from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.question import PropertyCase, as_called
 from kdaverify.diagnosis.races import RUNS, examined, race
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import chunk_size, declared, suspects
@@ -76,14 +76,14 @@ def _cause(
     if not operator_of(question.problem).has_known_bugs:
         return Diagnosis(smallest, silent=UNKNOWN)
     try:
-        found = _compared(
-            adapter, smallest, question, failed, until=started + seconds, least=seconds / 4
-        )
+        small, first = as_called(smallest, adapter), as_called(question, adapter)
+        found = _compared(adapter, small, first, failed, until=started + seconds, least=seconds / 4)
         return replace(
             found,
+            smallest=smallest,
             explained=_explained(
                 adapter,
-                question,
+                first,
                 found,
                 until=max(started + seconds, time.monotonic() + seconds / 4),
             ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.resume import row_call
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.tolerances import Yardstick
 from kdaverify.operator import operator_of
@@ -40,4 +41,14 @@ class DiagnosisCase(Protocol):
 
 def bench(question: PropertyCase, judged: Adapter) -> DiagnosisCase:
     """The test as `judged` ran it; other kernels get the same call."""
-    return operator_of(question.problem).diagnosed(question, judged)
+    return operator_of(question.problem).diagnosed(as_called(question, judged), judged)
+
+
+def as_called(case: PropertyCase, judged: Adapter) -> PropertyCase:
+    """The call itself, where a case is a row of the covering array that names one: else a kernel
+    with wrong gradients was said to have outputs within tolerance, those of its forward.
+    """
+    if "direction" not in case.detail:
+        return case
+    name, detail = row_call(judged, case.problem, case.detail["direction"])
+    return PropertyCase(name, case.problem, detail)
