@@ -44,7 +44,7 @@ class Arithmetic:
         over_heads: sum over the value heads of a key head, of dq or dk [B, T, H, HV / H, ...].
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
         computes_padding: whether blocks of the scores in which no sequence has a row are computed
-            like any others, where what is drawn for them decides what later blocks draw.
+            like any others, where samples for them decide those for later blocks.
         onto: (x, a, b) -> x + a b, of the state and what a chunk writes, and of both parts of o;
             None: the product by `dot`, then one sum.
     """

@@ -167,12 +167,12 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
     The decorated function is (q [B, T, H, K], k [B, T n, H, K], v [B, T n, HV, V], g [B, T, HV],
     beta [B, T n, HV], *, scale, initial_state, cu_seqlens) -> (o [B, T, HV, V], final_state), or o,
     of torch tensors and with these names; g is a log gate, or left out, and cu_seqlens counts the
-    tokens of q. The memory that it gets is made anew for every call.
+    tokens of q. Every call gets memory of its own.
 
     Args:
         steps: n, Householder steps a token.
-        gates: of the delta rule, as `kernel` is told: "head", where one step of a token at a time
-            has its beta, or "none", where all have. A function that takes g is to be judged as
+        gates: of the delta rule, as declared to `kernel`: "head", where one step of a token at a
+            time has its beta, or "none", where all have. A function that takes g is to be judged as
             both.
     Returns:
         A decorator; without gates the new function takes no g.
