@@ -109,7 +109,9 @@ class Adapter(abc.ABC):
         """That of its backward, forward run included, where it computes otherwise there;
         the same by default.
         """
-        return self.contract(dtype)
+        # operators of functions have contracts of another kind
+        declared: Any = self.contract(dtype)
+        return declared.of_gradients if isinstance(declared, Contract) else declared
 
     @abc.abstractmethod
     def forward(self, inputs: Any) -> Any:

@@ -20,6 +20,7 @@ from oracles.tensors import TOKENS
 
 ANSWERS: Final = {"yes": True, "no": False}
 CONVENTIONS: Final = tuple(ALLOWED)
+CONTRACTS: Final = ("contract", "backward")
 
 
 class Declaration(BaseModel):
@@ -29,6 +30,7 @@ class Declaration(BaseModel):
         name: shown in every record.
         contract: name, .toml file or Contract, for all dtypes or per dtype; undeclared it is
             recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others.
+        backward: likewise, of the backward where it computes otherwise than the forward.
         layout, state, gate, gates, heads, beta, packing, scale, padding: as `Conventions` has them;
         scale is "argument" unless said
             otherwise.
@@ -51,6 +53,7 @@ class Declaration(BaseModel):
 
     name: str
     contract: Any = None
+    backward: Any = None
     layout: str = "bthd"
     state: str = "kv"
     gate: str = "log"
@@ -153,12 +156,13 @@ def declared(words: Mapping[str, str]) -> Declaration:
     given: dict[str, Any] = dict(words)
     if "dtypes" in words:
         given["dtypes"] = tuple(words["dtypes"].split("+"))
-    if "=" in words.get("contract", ""):
-        given["contract"] = dict(_pair(part) for part in words["contract"].split("+"))
-    if ".toml" in words.get("contract", ""):
-        given["contract"] = _spelled(
-            given["contract"], given.get("dtypes", Declaration.model_fields["dtypes"].default)
-        )
+    for option in CONTRACTS:
+        if "=" in words.get(option, ""):
+            given[option] = dict(_pair(option, part) for part in words[option].split("+"))
+        if ".toml" in words.get(option, ""):
+            given[option] = _spelled(
+                given[option], given.get("dtypes", Declaration.model_fields["dtypes"].default)
+            )
     given |= {
         option: _READ[option](option, text) for option, text in words.items() if option in _READ
     }
@@ -176,11 +180,11 @@ def _spelled(declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
         raise AdapterError(f"contract: {error}") from None
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(option: str, text: str) -> tuple[str, str]:
     dtype, _, preset = text.partition("=")
     if not (dtype and preset):
         raise AdapterError(
-            f"contract: wanted a preset, or DTYPE=PRESET with + between, got {text!r}"
+            f"{option}: wanted a preset, or DTYPE=PRESET with + between, got {text!r}"
         )
     return dtype, preset
 

@@ -42,6 +42,7 @@ def kernel(
     *,
     name: str | None = None,
     contract: Declared | Mapping[str, Declared] | None = None,
+    backward: Declared | Mapping[str, Declared] | None = None,
     layout: str = "bthd",
     state: str = "kv",
     gate: str = "log",
@@ -87,6 +88,8 @@ def kernel(
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all
             dtypes or per dtype. Undeclared it is recurrent-fp64 for fp64 and recurrent-fp32, the
             strictest contract, for all others. With 16-bit inputs o alone is rounded then.
+        backward: likewise, what the backward computes with where that is another pipeline than the
+            forward, as where chunks have a recurrence, or autograd in fp32, for their backward.
         layout: bthd, bhtd or thd.
         state: kv or vk.
         gate: log, log2, decay or raw.
@@ -154,6 +157,7 @@ def kernel(
     """
     words: dict[str, Any] = {
         "contract": contract,
+        "backward": backward,
         "layout": layout,
         "state": state,
         "gate": gate,
@@ -288,7 +292,10 @@ def adapted(
     )
     try:
         contracts = declared_contracts(
-            declaration.contract, declaration.dtypes, beside=_folder(function)
+            declaration.contract,
+            declaration.dtypes,
+            backward=declaration.backward,
+            beside=_folder(function),
         )
         checked(own.activations)
     except (ContractError, ActivationError) as error:

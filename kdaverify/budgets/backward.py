@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -28,29 +28,22 @@ from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
+from kdaverify.budgets.pipeline import Way, run_backward
+from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
-from oracles.adjoint import adjoint
-from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages
-from oracles.chunk_backward import BACKWARD, BackwardStages, chunk_backward
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.together import cotangents_together, gradients_apart, together
 
+FORWARDS: Final = 2
+"""Reference forwards whose states a backward declared apart starts from: the baseline, and one that
+sums in another order. The rounding of the states as they are stored is in both."""
 # The backward stages put the scale in themselves.
 UNSCALED: Mapping[Stage, Stage] = {scaled_wy: STAGES.wy, scaled_output: STAGES.output}
 # Their w and u are not those of math.md 3.4, from which the backward stages start.
 WITHOUT_BACKWARD = (residual_wy, column_wy, factored_residual_wy, scalar_decay.residual_wy)
-
-
-class Way(NamedTuple):
-    """How a kernel computes: the type, the roundings, the stages there and back."""
-
-    dtype: torch.dtype
-    arithmetic: Arithmetic
-    stages: Stages
-    backward: BackwardStages = BACKWARD
 
 
 @dataclass(frozen=True)
@@ -100,6 +93,7 @@ def emulate_gradients(
             runs[name] = received_gradients(
                 found, member.computed(inputs), contract, member.returned
             )
+    runs |= _resumed(contract, io, inputs, cotangents)
     finite = finite_runs(runs, lambda run: run.named().values(), single=single)
     if not finite:
         raise ContractOverflow(
@@ -161,13 +155,50 @@ def _unscaled(stages: Stages) -> Stages:
 
 def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
     """The gradients of one emulated kernel, as float64 tensors holding the formats it stores."""
+    found = _member_gradients(member, inputs, cotangents)
+    assert found is not None  # it starts from no other's states
+    return found
+
+
+def _member_gradients(
+    member: Emulator, inputs: Inputs, cotangents: Cotangents, there: Emulator | None = None
+) -> Gradients[Tensor] | None:
+    """The same; with `there` from the states of another's forward, None where they overflow."""
     way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
     computed = member.computed(inputs)
     scaled = scaled_queries(computed, member.contract, member.io.round)
-    found = _unscaled_q(
-        _wide(run_backward(member.contract, scaled, cotangents, way)), inputs, scaled
+    made = (
+        run_backward(member.contract, scaled, cotangents, way)
+        if there is None
+        else resumed_backward(_half(there), Half(member.contract, way), scaled, cotangents)
     )
+    if made is None:
+        return None
+    found = _unscaled_q(_wide(made), inputs, scaled)
     return received_gradients(found, computed, member.contract, member.returned)
+
+
+def _half(member: Emulator) -> Half:
+    """The forward of a reference kernel."""
+    return Half(member.contract, Way(member.contract.work, member.arithmetic, member.stages))
+
+
+def _resumed(
+    contract: Contract, io: Format, inputs: Inputs, cotangents: Cotangents
+) -> dict[str, Gradients[Tensor]]:
+    """The baseline backward from the states that reference forwards left, where that is declared:
+    the first two sum in an order of their own each.
+    """
+    if contract.forward is None:
+        return {}
+    back = backward_members(contract, io)[0]
+    found = {
+        f"{back.name}, from states of {there.name}": _member_gradients(
+            back, inputs, cotangents, there
+        )
+        for there in ensemble(contract.forward, io)[:FORWARDS]
+    }
+    return {name: gradients for name, gradients in found.items() if gradients is not None}
 
 
 def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gradients[Tensor]:
@@ -188,11 +219,7 @@ def _drawn(
             cotangents_together([cotangents] * calls, inputs),
         )
         computed = noise.computed(repeated, rounding)
-        found = _wide(
-            run_backward(
-                noise.contract, computed, many, Way(*noise.way(rounding), noise.backward(rounding))
-            )
-        )
+        found = _wide(_sampled(noise, rounding, computed, many))
         unscaled = _unscaled_q(found, repeated, computed)
         received = received_gradients(
             unscaled,
@@ -207,24 +234,27 @@ def _drawn(
     return [Gradients(*drawn) for drawn in noise.draws(at_once, rng, several=calls_at_once(inputs))]
 
 
-def run_backward(
-    contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way
+def _sampled(
+    noise: MonteCarloArithmetic,
+    rounding: StochasticRounding,
+    inputs: Inputs,
+    cotangents: Cotangents,
 ) -> Gradients[Tensor]:
-    """Gradients by the contract's form: the adjoint of the recurrence,
-    or the backward stages of the chunk form.
+    """The next samples; where the backward is declared apart, from samples of its forward's states,
+    which round the more.
+
+    A backward of fp64 has samples that are magnified: those of a forward in fewer bits would leave
+    the range in which they add up.
     """
-    if contract.form == "recurrent":
-        return adjoint(inputs, cotangents, dtype=way.dtype, arithmetic=way.arithmetic)
-    size = contract.chunk_size
-    return chunk_backward(
-        inputs,
-        cotangents,
-        chunk_size=size,
-        dtype=way.dtype,
-        arithmetic=way.arithmetic,
-        stages=way.stages,
-        backward=way.backward,
-    )
+    back = Half(noise.contract, Way(*noise.way(rounding), noise.backward(rounding)))
+    forward = noise.contract.forward
+    if forward is not None and noise.contract.work == forward.work:
+        left = replace(noise, contract=forward.unfactored())
+        there = Half(left.contract, Way(*left.way(rounding)))
+        found = resumed_backward(there, back, inputs, cotangents)
+        if found is not None:
+            return found
+    return run_backward(back.contract, inputs, cotangents, back.way)
 
 
 def _wide(gradients: Gradients[Tensor]) -> Gradients[Tensor]:

@@ -60,6 +60,9 @@ _WORDS: Final = {
 }
 """Fields of one word that stand in brackets, and the words that are not written."""
 
+APART: Final = "/"
+"""Between the forward's name and that of a backward of its own."""
+
 FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
 
@@ -138,6 +141,10 @@ class Contract:
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What
             it computes from that rounds too, and its gradients are with respect to that. An
             adapter's conventions set both; a declared contract need not.
+        backward: what the backward computes with, where that is another pipeline than the forward:
+            chunks there and a recurrence back, say. None: the same.
+        forward: of such a backward, as `of_gradients` gives it, what the forward beside it
+            declares: it may start from states that this left. None: none is beside it.
         label: what its author calls it; no part of what it means.
     """
 
@@ -163,6 +170,8 @@ class Contract:
     decay: Decay = "channel"
     gate: Gate = "log"
     beta: Beta = "value"
+    backward: Contract | None = None
+    forward: Contract | None = None
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -170,9 +179,21 @@ class Contract:
             # one way to say it, so that equal contracts are equal
             object.__setattr__(self, "accumulator", None)
         object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))
+        if self.backward is not None and self.backward == replace(self, backward=None):
+            object.__setattr__(self, "backward", None)
         check_form(self)
         check_arithmetic(self)
         check_tensors(self)
+
+    @property
+    def of_gradients(self) -> Contract:
+        """What gradients are judged by: its backward, beside this forward; where no backward is
+        declared apart, itself.
+        """
+        if self.backward is None:
+            return self
+        handed = {"gate": self.gate, "beta": self.beta}
+        return replace(self.backward, **handed, forward=replace(self, backward=None))
 
     @property
     def named_tensors(self) -> tuple[str, ...]:
@@ -285,7 +306,10 @@ def spelled(contract: Contract) -> str:
     softplus = "-softplus" if contract.softplus else ""
     rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
     others = f"[{rest}]" if rest else ""
-    return f"{form}-{contract.operands.name}{factors}{anchored}{solve}{carry}{softplus}{others}"
+    after = "" if contract.forward is None else f" after {spelled(contract.forward)}"
+    back = "" if contract.backward is None else f"{APART}{spelled(contract.backward)}"
+    own = f"{form}-{contract.operands.name}{factors}{anchored}{solve}{carry}{softplus}{others}"
+    return f"{own}{back}{after}"
 
 
 def _rest(contract: Contract) -> dict[str, str]:
@@ -310,16 +334,19 @@ _USUAL: Final = tuple(
 
 def contract_from_name(name: str) -> Contract:
     """The contract a name declares, FORM-OPERANDS[-FACTORS][-anchored][-SOLVE][-CARRY][-softplus],
-    in brackets what else.
+    in brackets what else; two of them with a stroke between where the backward has its own.
 
     Args:
         name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-fp32-anchored",
-            "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry", "chunk64-bf16[h:fp32]". The state is
-            carried in the accumulator's format (fp32; fp64 with fp64 operands) unless the name says
-            otherwise.
+            "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry", "chunk64-bf16[h:fp32]",
+            "chunk64-bf16/recurrent-fp32". The state is carried in the accumulator's format (fp32;
+            fp64 with fp64 operands) unless the name says otherwise.
     Raises:
         ContractError: the name does not parse.
     """
+    name, apart, backward = name.partition(APART)
+    if apart:
+        return replace(contract_from_name(name), backward=contract_from_name(backward))
     match = _NAME.fullmatch(name)
     if match is None:
         close = difflib.get_close_matches(name, _USUAL, n=1)

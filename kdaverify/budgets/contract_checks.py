@@ -52,6 +52,11 @@ class ContractError(ValueError):
 
 def check_form(contract: Contract) -> None:
     """Refuses what the form has no place for."""
+    back = contract.backward
+    if back is not None and (back.backward, back.forward, contract.forward) != (None,) * 3:
+        raise ContractError(
+            "contract: backward: a backward has none of its own; declare one for the whole kernel"
+        )
     words = {name: getattr(contract, name) for name in CHOICES}
     for name, word in words.items():
         if word not in CHOICES[name]:

@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kdaverify.budgets.contract import Contract, default_accumulator, known_format
+from kdaverify.budgets.contract import (
+    Contract,
+    contract_from_name,
+    default_accumulator,
+    known_format,
+    spelled,
+)
 from kdaverify.budgets.contract_checks import CHOICES, ContractError
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.tensors import PIPELINES
@@ -32,6 +38,8 @@ class ContractFile(BaseModel):
         name: what its author calls it.
         carry: by default the accumulator's format.
         chunk_size: needed for the chunk form, and there alone.
+        backward: name of the contract that the backward computes with, where it has its own, such
+            as recurrent-fp32, or chunk64-inputs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -60,12 +68,13 @@ class ContractFile(BaseModel):
     gate: str = "log"
     beta: str = "value"
     own: list[str] = []
+    backward: str | None = None
     tensors: dict[str, str] = {}
 
     @property
     def needs_dtype(self) -> bool:
         """Whether it depends on the format of the inputs."""
-        return INPUTS in (
+        return INPUTS in (self.backward or "") or INPUTS in (
             self.operands,
             self.accumulator,
             self.carry,
@@ -110,6 +119,8 @@ class ContractFile(BaseModel):
             "chunk_size": self.chunk_size or 1,
             "own": tuple(self.own),
             "label": self.name,
+            "backward": self.backward
+            and contract_from_name(self.backward.replace(INPUTS, str(dtype))),
         }
         given["carry"] = (
             formats.get("carry")
@@ -190,7 +201,8 @@ def to_toml(contract: Contract, *, about: str = "", source: Sequence[str] = ()) 
 
 def _declared(contract: Contract) -> Iterator[tuple[str, Any]]:
     """The fields that are not as usual, but for the tensors'."""
-    elsewhere = {"label", "tensors"} | ({"chunk_size"} if contract.form == "recurrent" else set())
+    elsewhere = {"label", "tensors", "forward"}
+    elsewhere |= {"chunk_size"} if contract.form == "recurrent" else set()
     for field in fields(contract):
         value = getattr(contract, field.name)
         usual = value == contract.accumulate if field.name == "carry" else value == field.default
@@ -199,4 +211,6 @@ def _declared(contract: Contract) -> Iterator[tuple[str, Any]]:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, Contract):
+        return json.dumps(spelled(value))
     return json.dumps(value.name if isinstance(value, Format) else value, ensure_ascii=False)

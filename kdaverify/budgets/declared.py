@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kdaverify.budgets.contract import Contract, contract_from_name
@@ -56,11 +57,14 @@ def declared_contracts(
     declared: Declared | Mapping[str, Declared] | None,
     dtypes: Sequence[str],
     *,
+    backward: Declared | Mapping[str, Declared] | None = None,
     beside: Path | None = None,
 ) -> dict[str, Contract]:
     """One contract for each format of the inputs; undeclared, the strictest: the recurrence in
     fp32, in fp64 for fp64.
 
+    Args:
+        backward: that of the backward, where it has its own.
     Raises:
         ContractError: a format that is not judged, one without a contract, or no contract.
     """
@@ -72,11 +76,22 @@ def declared_contracts(
         declared = {
             dtype: "recurrent-fp64" if dtype == "fp64" else "recurrent-fp32" for dtype in names
         }
-    if not isinstance(declared, Mapping):
-        declared = dict.fromkeys(names, declared)
-    if set(declared) != set(names):
+    found = _of_each(declared, names, "contract", beside)
+    back = {} if backward is None else _of_each(backward, names, "backward", beside)
+    return found | {dtype: replace(found[dtype], backward=own) for dtype, own in back.items()}
+
+
+def _of_each(
+    declared: Declared | Mapping[str, Declared],
+    names: tuple[str, ...],
+    option: str,
+    beside: Path | None,
+) -> dict[str, Contract]:
+    """The contract of every format."""
+    of = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
+    if set(of) != set(names):
         raise ContractError(
-            f"contract: wanted one for each of the dtypes {', '.join(names)}, got"
-            f" {', '.join(declared) or 'none'}"
+            f"{option}: wanted one for each of the dtypes {', '.join(names)}, got"
+            f" {', '.join(of) or 'none'}"
         )
-    return {dtype: declared_contract(declared[dtype], dtype, beside=beside) for dtype in names}
+    return {dtype: declared_contract(of[dtype], dtype, beside=beside) for dtype in names}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kdaverify.budgets.backward import backward_members
-from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.contract import Contract, spelled
 from kdaverify.budgets.contract_checks import CHOICES, RETURNED
 from kdaverify.budgets.contract_file import INPUTS
 from kdaverify.budgets.ensemble import ensemble
@@ -92,17 +92,17 @@ def describe(contract: Contract, io: Format | None = None) -> Description:
         contract: what is declared.
         io: format of q, k, v and o; None: not known, they are called "inputs".
     """
-    pipeline = contract.pipeline
+    pipeline, back = contract.pipeline, contract.of_gradients
     own = StageTensors("own", contract.own)
     forward = (*pipeline.forward, own) if contract.own else pipeline.forward
     known = io or (FORMATS["fp32"] if contract.operands.name == "tf32" else contract.operands)
     return Description(
         forward=tuple(_stage(stage, contract, io) for stage in forward),
-        backward=tuple(_stage(stage, contract, io) for stage in pipeline.backward),
+        backward=tuple(_stage(stage, back, io) for stage in back.pipeline.backward),
         settled=_settled(contract),
         members=tuple(dict.fromkeys(member.name for member in ensemble(contract, known))),
         backward_members=tuple(
-            dict.fromkeys(member.name for member in backward_members(contract, known))
+            dict.fromkeys(member.name for member in backward_members(back, known))
         ),
     )
 
@@ -154,6 +154,7 @@ def _settled(contract: Contract) -> dict[str, str]:
     factors = {} if contract.factors is None else {"factors of decays": contract.factors.name}
     anchor = {"anchor of diagonal scores": contract.anchor} if contract.anchored else {}
     gates = {"gates": "made by the kernel, as log(1 + exp x)"} if contract.softplus else {}
+    back = {} if contract.backward is None else {"backward": spelled(contract.backward)}
     words = {
         name.replace("_", " "): getattr(contract, name)
         for name in CHOICES
@@ -167,4 +168,5 @@ def _settled(contract: Contract) -> dict[str, str]:
         **anchor,
         **gates,
         **words,
+        **back,
     }

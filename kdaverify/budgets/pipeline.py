@@ -1,15 +1,30 @@
-"""The pipeline a contract names, under any rounding."""
+"""The pipeline a contract names, there and back, under any rounding."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.parts import Outputs
+from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Stages, chunk
+from oracles.chunk_backward import BACKWARD, BackwardStages, chunk_backward
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
+
+
+class Way(NamedTuple):
+    """How a kernel computes: the type, the roundings, the stages there and back."""
+
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+    stages: Stages
+    backward: BackwardStages = BACKWARD
 
 
 def run_form(
@@ -30,4 +45,23 @@ def run_form(
         return recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
     return chunk(
         inputs, chunk_size=contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages
+    )
+
+
+def run_backward(
+    contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way
+) -> Gradients[Tensor]:
+    """Gradients by the contract's form: the adjoint of the recurrence,
+    or the backward stages of the chunk form.
+    """
+    if contract.form == "recurrent":
+        return adjoint(inputs, cotangents, dtype=way.dtype, arithmetic=way.arithmetic)
+    return chunk_backward(
+        inputs,
+        cotangents,
+        chunk_size=contract.chunk_size,
+        dtype=way.dtype,
+        arithmetic=way.arithmetic,
+        stages=way.stages,
+        backward=way.backward,
     )

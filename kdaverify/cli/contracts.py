@@ -197,10 +197,14 @@ def _print(found: _Found, described: Description, console: Console) -> None:
     console.print(
         Text(f"Reference ensemble: {len(described.members)} kernels, and {draws}", "bold")
     )
-    for name in described.members:
-        console.print(
-            Text(f"  {name}{'' if name in described.backward_members else ' (forward alone)'}")
-        )
+    for name in dict.fromkeys((*described.members, *described.backward_members)):
+        console.print(Text(f"  {name}{_alone(name, described)}"))
+
+
+def _alone(name: str, described: Description) -> str:
+    if name not in described.members:
+        return " (backward alone)"
+    return "" if name in described.backward_members else " (forward alone)"
 
 
 def _pipeline(title: str, stages: Iterable[DescribedStage]) -> Table:
