@@ -249,12 +249,12 @@ def _loaded(point: metadata.EntryPoint) -> Adapter:
 
 def _unknown(spec: str, names: list[str]) -> str:
     if Path(f"{spec}.py").is_file():
-        return f"no implementation named {spec!r}; for the file say {spec}.py"
+        return f"no implementation named {spec!r}; the file is {spec}.py"
     close = difflib.get_close_matches(spec, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return (
-        f"no implementation named {spec!r}; {hint}known names: {', '.join(names)}; or"
-        " path.py[:object], or package.module[:object]"
+        f"no implementation named {spec!r}; {hint}wanted one of the {len(names)} names of"
+        " `kdaverify list impls`, path.py[:object] or package.module[:object]"
     )
 
 

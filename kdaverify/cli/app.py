@@ -1,4 +1,5 @@
-"""Test attention kernels of the delta-rule family against proven reference values.
+"""Test kernels of the delta rule, of softmax attention and of their neighbours against proven
+reference values.
 
 Start with: kdaverify verify --impl my_port.py
 
@@ -7,7 +8,9 @@ Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -36,9 +39,20 @@ from kdaverify.cli.splits import splits
 from kdaverify.cli.survey import survey
 from kdaverify.cli.verify import verify
 
+
+def _help(text: str | None) -> str:
+    """A docstring whose paragraphs are one line each, but for examples: rich keeps the line breaks
+    of a source file.
+    """
+    return "\n\n".join(
+        paragraph if paragraph.startswith("Examples:") else paragraph.replace("\n", " ")
+        for paragraph in inspect.cleandoc(text or "").split("\n\n")
+    )
+
+
 app = typer.Typer(
     name="kdaverify",
-    help=__doc__,
+    help=_help(__doc__),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -57,7 +71,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 # as typer calls it
         raise typer.Exit
 
 
-@app.callback(help=__doc__)
+@app.callback(help=_help(__doc__))
 def options(
     version: Annotated[  # an option of the command line
         bool,
@@ -70,26 +84,30 @@ def options(
     del version
 
 
-app.command(rich_help_panel=JUDGE)(verify)
-app.command(rich_help_panel=JUDGE, context_settings={"ignore_unknown_options": False})(replay)
-app.command(rich_help_panel=JUDGE)(diagnose)
-app.command(rich_help_panel=JUDGE)(drift)
-app.command(rich_help_panel=JUDGE)(campaign)
-app.command(rich_help_panel=JUDGE)(nightly)
-app.command(rich_help_panel=JUDGE)(survey)
-app.command(rich_help_panel=JUDGE)(export)
-app.command(rich_help_panel=JUDGE)(score)
-app.command(rich_help_panel=DECIDE)(gate)
-app.command(rich_help_panel=DECIDE)(report)
-app.command(rich_help_panel=DECIDE)(merge)
+def _add(command: Callable[..., int | None], panel: str, name: str | None = None) -> None:
+    app.command(name, rich_help_panel=panel, help=_help(command.__doc__))(command)
+
+
+_add(verify, JUDGE)
+_add(replay, JUDGE)
+_add(diagnose, JUDGE)
+_add(drift, JUDGE)
+_add(campaign, JUDGE)
+_add(nightly, JUDGE)
+_add(survey, JUDGE)
+_add(export, JUDGE)
+_add(score, JUDGE)
+_add(gate, DECIDE)
+_add(report, DECIDE)
+_add(merge, DECIDE)
 app.add_typer(ledger, name="ledger", rich_help_panel=DECIDE)
-app.command("list", rich_help_panel=EXACT)(list_)
+_add(list_, EXACT, "list")
 app.add_typer(contracts, name="contracts", rich_help_panel=EXACT)
-app.command(rich_help_panel=EXACT)(oracle)
-app.command(rich_help_panel=EXACT)(problem)
-app.command(rich_help_panel=HARNESS)(mailboxes)
-app.command(rich_help_panel=HARNESS)(splits)
-app.command("kill-matrix", rich_help_panel=HARNESS)(kill_matrix)
+_add(oracle, EXACT)
+_add(problem, EXACT)
+_add(mailboxes, HARNESS)
+_add(splits, HARNESS)
+_add(kill_matrix, HARNESS, "kill-matrix")
 
 
 def main() -> None:

@@ -142,7 +142,7 @@ def test_an_entry_point_is_found_by_name_and_listed(
     ("spec", "said"),
     [
         ("eagre", "no implementation named 'eagre'; did you mean eager"),
-        ("zzz", "known names: eager, eager-recurrent, transformers-recurrent"),
+        ("zzz", "names of `kdaverify list impls`"),
         ("nowhere.py", "nowhere.py: no such file"),
         ("kdaverify.nowhere", "no module named kdaverify.nowhere"),
         ("a b:c", "wanted NAME, path.py[:object] or package.module[:object]"),
@@ -169,7 +169,7 @@ def test_what_cannot_be_found_says_what_to_do(spec: str, said: str) -> None:
 
 def test_the_name_of_a_file_without_its_ending_is_recognised(write: Write) -> None:
     write("port.py", PORT.format(name="p", function="chunk"))
-    with pytest.raises(AdapterError, match=r"for the file say port\.py"):
+    with pytest.raises(AdapterError, match=r"the file is port\.py"):
         find("port")
 
 

@@ -90,7 +90,7 @@ def test_what_is_written_as_toml_is_what_was_tested_for(
     [
         (("flaa",), "a shipped contract such as 'fla'"),
         (("none.toml",), "none.toml: cannot be read"),
-        (("impl:nope",), "known names: eager"),
+        (("impl:nope",), "names of `kdaverify list impls`"),
         (("impl:fla_port",), "not configured, so it takes no inputs"),
         (("impl:onnxruntime", "--dtype", "bf16"), "takes fp32, fp16"),
         (("eager", "--dtype", "int8"), "wanted one of fp64"),
