@@ -83,6 +83,8 @@ SHIPPED: Final[Mapping[str, str]] = {
     "fla-gdn-recurrent": "kdaverify.adapters.fla.delta:FLA_GDN_RECURRENT",
     "fla-delta": "kdaverify.adapters.fla.delta:FLA_DELTA",
     "fla-delta-recurrent": "kdaverify.adapters.fla.delta:FLA_DELTA_RECURRENT",
+    "fla-delta-product": "kdaverify.adapters.fla.delta:FLA_PRODUCT",
+    "fla-delta-product-grouped": "kdaverify.adapters.fla.delta:FLA_PRODUCT_GROUPED",
     "fla_port": "kdaverify.adapters.fla.port:FLA_PORT",
     "ascendc": "kdaverify.adapters.ascend.ascendc:ASCENDC",
     "ascend_pto": "kdaverify.adapters.ascend.pto:ASCEND_PTO",

@@ -25,6 +25,8 @@ KERNELS = {
     "fla-gdn-recurrent": "gated_delta_rule.fused_recurrent",
     "fla-delta": "delta_rule.wy_fast",
     "fla-delta-recurrent": "delta_rule.fused_recurrent",
+    "fla-delta-product": "gated_delta_product.chunk_deltaproduct_h",
+    "fla-delta-product-grouped": "gated_delta_product.chunk_deltaproduct_h",
 }
 CASES = [(name, dtype) for name in KERNELS for dtype in find(name).dtypes]
 PLAIN = Problem(

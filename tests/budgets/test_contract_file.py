@@ -211,6 +211,8 @@ SHARED = {
     "fla-gdn-recurrent": "fla-recurrent",
     "fla-delta": "gdn64",
     "fla-delta-recurrent": "fla-recurrent",
+    "fla-delta-product": "gdn64",
+    "fla-delta-product-grouped": "gdn64",
     "onnxruntime-gdn": "onnxruntime",
     "onnxruntime-delta": "onnxruntime",
 }

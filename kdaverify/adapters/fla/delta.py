@@ -1,16 +1,18 @@
 """The adapters of flash-linear-attention's other delta rules:
-one gate a head (Gated DeltaNet), and none (DeltaNet).
+one gate a head (Gated DeltaNet), none (DeltaNet), and products of them.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from kdaverify.adapters.base import Output, WrongKernelError
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.delta_product import delta_product
 from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
 from kdaverify.adapters.fla.runtime import Backend, runtime
@@ -35,6 +37,7 @@ class PublicFunction:
         contract: the preset of its arithmetic.
         dtypes: of q, k, v, beta and o that it takes.
         backward: whether its outputs have a gradient.
+        steps: Householder steps a token; more than one make a delta product.
     """
 
     module: str
@@ -43,6 +46,14 @@ class PublicFunction:
     contract: str
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16")
     backward: bool = True
+    steps: int = 1
+
+    def of_delta_rule(self, gates: str) -> Callable[..., Any]:
+        """The function, or the delta rule that a product contains."""
+        found = getattr(importlib.import_module(self.module), self.name)
+        if self.steps == 1:
+            return found
+        return partial(delta_product(self.steps, gates=gates)(found), num_householder=self.steps)
 
 
 GATED: Final[Mapping[str, PublicFunction]] = {
@@ -80,6 +91,16 @@ UNGATED: Final[Mapping[str, PublicFunction]] = {
         dtypes=("fp32",),
     ),
 }
+PRODUCT: Final = PublicFunction(
+    "fla.ops.gated_delta_product",
+    "chunk_gated_delta_product",
+    "fla.ops.gated_delta_product",
+    "gdn64",
+    dtypes=("bf16", "fp16"),
+    steps=2,
+)
+GROUPED: Final = replace(PRODUCT, backward=False)
+"""Gradients of shifted copies, each rounded to 16 bits, are no gradient of one call."""
 
 
 class FlaDelta(FlaRecurrence):
@@ -105,8 +126,9 @@ class FlaDelta(FlaRecurrence):
         gates = "head" if gated else "none"
         # Rows past the last offset are not written: they hold what the memory held before.
         self.conventions = Conventions(packing="cu_seqlens", gates=gates, padding="undefined")
-        # Without a gate the package has one kind of heads.
-        self.domain = Domain(gates=gates, head_ratios=() if gated else (1,))
+        # Without a gate, and in products, the package has one kind of heads.
+        grouped = gated and functions[form].steps == 1
+        self.domain = Domain(gates=gates, head_ratios=() if grouped else (1,))
 
     def contract(self, dtype: str) -> Contract:
         found = preset(self._functions[self._form].contract, dtype)
@@ -126,15 +148,12 @@ class FlaDelta(FlaRecurrence):
         del handed["segment_ids"]
         handover = Handover(self.conventions, inputs, {"g": None, **handed}, padding_undefined=True)
         kernels.forget()
-        o, final_state = _function(chosen)(**handed, output_final_state=True)
+        function = chosen.of_delta_rule(self.conventions.gates)
+        o, final_state = function(**handed, output_final_state=True)
         self._ran = (
             _proof(kernels.kernels_run(), chosen) if any(inputs.lengths) else "no kernel: no tokens"
         )
         return handover.output(o, final_state)
-
-
-def _function(chosen: PublicFunction) -> Any:
-    return getattr(importlib.import_module(chosen.module), chosen.name)
 
 
 def _proof(ran: tuple[str, ...], chosen: PublicFunction) -> str:
@@ -152,3 +171,9 @@ FLA_GDN: Final = FlaDelta("fla-gdn", GATED, "chunk", gated=True)
 FLA_GDN_RECURRENT: Final = FlaDelta("fla-gdn-recurrent", GATED, "recurrent", gated=True)
 FLA_DELTA: Final = FlaDelta("fla-delta", UNGATED, "chunk", gated=False)
 FLA_DELTA_RECURRENT: Final = FlaDelta("fla-delta-recurrent", UNGATED, "recurrent", gated=False)
+FLA_PRODUCT: Final = FlaDelta(
+    "fla-delta-product", {"chunk": PRODUCT, "recurrent": PRODUCT}, "chunk", gated=True
+)
+FLA_PRODUCT_GROUPED: Final = FlaDelta(
+    "fla-delta-product-grouped", {"chunk": GROUPED, "recurrent": GROUPED}, "chunk", gated=False
+)
