@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import negative_controls
 from oracles.enclosure import Enclosure
 from oracles.signature import TensorCall
+
+TINY: Final = torch.finfo(torch.float64).tiny
 
 
 class HasTolerances(Protocol):
@@ -36,7 +38,7 @@ class Comparison:
         output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
         statistic: the worst statistic: rms, largest, row, median, tail, bias, zero or finite;
-            ceiling where it alone is broken.
+            ceiling where it alone is broken, or where errors are counted and it is broken.
         value, budget: that statistic and its tolerance (absolute for rms, largest, row, ceiling;
             relative for median, tail, bias; a count of elements for zero and finite).
         ratio: value / tolerance; above 1 fails. inf where the tolerance is 0.
@@ -82,6 +84,11 @@ class Comparison:
             )
         elif self.statistic == "zero":
             head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
+        elif self.statistic == "ceiling":
+            head = (
+                f"{self.output}: error {self.value:.3g}, proven bound {self.budget:.3g}"
+                f" ({self.ratio:.3g}x tolerance)"
+            )
         else:
             kind = "relative " if self.statistic in ("median", "tail", "bias") else ""
             head = (
@@ -156,13 +163,13 @@ def _judged(of: _Compared, truth: Enclosure, allowed: Budget) -> Comparison:
         else allowed.ceiling.used(error, truth, allowed.io)
     )
     ratios = allowed.ratios(found) | ({} if top is None else {"ceiling": top.ratio})
-    statistic = _headline(ratios)
+    statistic = _headline(ratios, counted=allowed.model is not None)
     if statistic == "ceiling" and top is not None:
         value, budget, at = top.error, top.ceiling, top.at
     else:
         row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
         value, budget = found.value(statistic, row), allowed.allowed.value(statistic, row)
-        at = _worst_element(error, truth.high, statistic, row)
+        at = _worst_element(error, _sizes(statistic, truth.high, allowed), statistic, row)
     passed = ratios[statistic] <= 1
     return Comparison(
         output=of.output,
@@ -192,12 +199,14 @@ def _proof(allowed: Budget, error: Tensor, at: int | None) -> str:
     return allowed.ceiling.explain(at, abs(float(error.flatten()[at])))
 
 
-def _headline(ratios: dict[str, float]) -> str:
+def _headline(ratios: dict[str, float], *, counted: bool) -> str:
     """The worst statistic. Single roundings come near the ceiling in conforming kernels: it is
-    named only where it alone is broken.
+    named only where it alone is broken. Where errors are counted it is the tolerance of every
+    element: broken, it names the element, which no other statistic does.
     """
     worst = max((name for name in ratios if name != "ceiling"), key=lambda name: ratios[name])
-    return "ceiling" if ratios[worst] <= 1 < ratios.get("ceiling", 0.0) else worst
+    broken = ratios.get("ceiling", 0.0) > 1
+    return "ceiling" if broken and (counted or ratios[worst] <= 1) else worst
 
 
 @dataclass(frozen=True)
@@ -231,12 +240,19 @@ class _Compared:
         )
 
 
-def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> int | None:
+def _sizes(statistic: str, exact: Tensor, allowed: Budget) -> Tensor | None:
+    """What every error is divided by, to find the worst element; None: nothing."""
+    if statistic == "normalised" and allowed.model is not None:
+        deviation = allowed.model.deviation
+        return deviation.where(deviation > 0, torch.inf)
+    return exact.abs() if statistic in ("median", "tail") else None
+
+
+def _worst_element(error: Tensor, sizes: Tensor | None, statistic: str, row: int) -> int | None:
     if not error.numel():
         return None
     width = error.shape[-1]
     if statistic == "row":
         return row * width + int(rows_of(error)[row].abs().argmax())
-    if statistic in ("median", "tail"):
-        return int((error.abs() / exact.abs().clamp(min=torch.finfo(torch.float64).tiny)).argmax())
-    return int(error.abs().argmax())
+    sized = error.abs() if sizes is None else error.abs() / sizes.clamp(min=TINY)
+    return int(sized.argmax())

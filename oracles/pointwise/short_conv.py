@@ -162,6 +162,7 @@ class ConvPrecision:
         z: what the pre-activation is stored in on the way to y; None: it is not.
         z_backward: the same in the backward.
         dz: what its gradient is stored in.
+        terms: what the terms of dx, one of each tap, and their partial sums are stored in.
     """
 
     accumulate: Precision
@@ -169,6 +170,7 @@ class ConvPrecision:
     z: Precision | None = None
     z_backward: Precision | None = None
     dz: Precision | None = None
+    terms: Precision | None = None
 
 
 EXACT: Final = ConvPrecision(FLOAT64, FLOAT64)
@@ -265,10 +267,11 @@ class ShortConv:
     def _inputs_backward(
         self, e: Tensor, off: RoundingError, cotangents: Mapping[str, Tensor]
     ) -> Results:
-        weight, result, accumulate = (
+        weight, result, accumulate, terms = (
             self.wide.weight,
             self.precision.result,
             self.precision.accumulate,
+            self.precision.terms,
         )
         passed = self.taps.handed_back(self._d_final(cotangents))
         parts = zip(("dx", "d_initial_state"), self.taps.given(e, weight), passed, strict=True)
@@ -279,9 +282,10 @@ class ShortConv:
         found = Results()
         for k, (name, own, beside) in enumerate(parts):
             error = RoundingError(bound[k], variance[k], lean[k], off.overflows)
-            error += RoundingError.rounding(
-                size[k] + torch.where(own != 0, beside.abs(), 0.0), self.call.W + 1, accumulate
-            )
+            moduli = size[k] + torch.where(own != 0, beside.abs(), 0.0)
+            error += RoundingError.rounding(moduli, self.call.W + 1, accumulate)
+            if terms is not None:
+                error += RoundingError.rounding(moduli, self.call.W + 1, terms)
             # Autograd adds the part that passes through the state in the type of x: the other part
             # is rounded to it before.
             error += RoundingError.rounding(torch.where(beside != 0, own, 0.0), 1, result)

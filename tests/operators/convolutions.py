@@ -90,6 +90,17 @@ class BiasOfTwo(Parts):
         return tuple(torch.cat(both) for both in zip(*halves, strict=True))
 
 
+def bias_of_the_last_tile(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """The gradient of the bias is that of the last 64 rows."""
+    z = summed(stream, w, None)
+    before = (len(z) - 1) // 64 * 64
+    return (
+        z
+        if b is None
+        else z + torch.cat((b.detach().expand(before, -1), b.expand(len(z) - before, -1)))
+    )
+
+
 FAULTS: Final[Mapping[str, Parts]] = {
     **{fault.id: fault.patch(PLAIN) for fault in short_conv.FAULTS},
     "sums in bf16": RIGHT.replaced(take=narrow_sums),
@@ -102,6 +113,7 @@ FAULTS: Final[Mapping[str, Parts]] = {
     ),
     "tail of D": RIGHT.replaced(act=unmasked_tail),
     "bias of two entries": BiasOfTwo(**vars(RIGHT)),
+    "bias of the last tile": RIGHT.replaced(take=bias_of_the_last_tile),
     "taps reversed": RIGHT.replaced(take=lambda s, w, b: summed(s, w.flip(1), b)),
     "slope without z s (1 - s)": RIGHT.replaced(
         act=lambda z, name: Stopped.apply(z) if name else z
@@ -138,10 +150,23 @@ def plain(x: Tensor, weight: Tensor) -> Tensor:
     )
 
 
+@kv.kernel(op="short_conv", dtypes=EVERY, contract="short-conv-taps")
+def tap_by_tap(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+) -> Tensor:
+    """Every tap of x is widened by itself: autograd sums the terms of dx in x's type."""
+    stream, T = functional.pad(x, (0, 0, weight.shape[1] - 1, 0)), x.shape[1]
+    z = torch.zeros(()) if bias is None else bias.float()
+    for j in range(weight.shape[1]):
+        z = z + stream[:, j : j + T].float() * weight[:, j].float()
+    return (silu(z) if activation else z).to(x.dtype)
+
+
 RIGHT_ONES: Final = {
     "in order": adapted(RIGHT, "in order"),
     "backwards": adapted(RIGHT.replaced(take=summed_backwards), "backwards"),
     "a state of W - 1": w_minus_one,
     "torch conv1d": torch_conv1d,
+    "tap by tap": tap_by_tap,
     "without activation": plain,
 }

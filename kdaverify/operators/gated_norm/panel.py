@@ -33,6 +33,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
 more rows than a block of the weight's gradient sums."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "many-rows": {"T": 4099, "V": 64},
+    "past-a-grid-axis": {"T": 65537, "V": 3},
     "very-wide": {"T": 5, "V": 4097},
 }
 

@@ -31,6 +31,7 @@ from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortC
 Z: Final = "z"
 Z_BACKWARD: Final = "z of the backward"
 DZ: Final = "dz"
+TERMS: Final = "terms of dx"
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33},
     "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
@@ -64,12 +65,14 @@ class ShortConvOperator(BoundedOperator):
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """In fp32, z stored in x's type in the backward alone, as FLA recomputes it; nowhere; or in
-        both passes, as torch's modules do.
+        both passes, as torch's modules do. Autograd of taps that are widened one by one sums dx tap
+        by tap in x's type.
         """
         stored: dict[str, dict[str, Format]] = {
             "short-conv": {Z_BACKWARD: io},
             "short-conv-strict": {},
             "short-conv-stored": dict.fromkeys((Z, Z_BACKWARD, DZ), io),
+            "short-conv-taps": dict.fromkeys((Z_BACKWARD, TERMS), io),
         }
         return {
             name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
@@ -144,7 +147,7 @@ class ShortConvOperator(BoundedOperator):
         if contract is None:
             counted = ShortConv(call, EXACT)
         else:
-            stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ)]
+            stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ, TERMS)]
             on_the_way = [None if fmt is None else precision_of(fmt) for fmt in stored]
             counted = ShortConv(
                 call,

@@ -22,6 +22,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "tile-less-one": {"B": 2, "T": 63, "D": 3, "bias": True},
     "tile": {"T": 64, "D": 64},
     "tile-plus-one": {"B": 2, "T": 65, "D": 33, "state": "random"},
+    "tiles": {"T": 140, "D": 5, **STATEFUL},
     "two-taps": {"T": 19, "D": 8, "W": 2, **STATEFUL},
     "three-taps": {"B": 2, "T": 18, "D": 5, "W": 3, **STATEFUL},
     "no-activation": {"B": 2, "T": 9, "D": 100, "activation": "none", **STATEFUL},
