@@ -65,6 +65,14 @@ DENSE: Final[Fields] = {
         "causal": True,
         "scale": "model",
     },
+    # as many rows of queries as of keys, cut elsewhere: one list of offsets taken for both
+    "pack-equal-rows": {
+        "q_lengths": (2, 9, 4),
+        "k_lengths": (7, 3, 5),
+        "s_q": 15,
+        "s_k": 15,
+        "H": 2,
+    },
     "pack-all-keys": {
         "q_lengths": (1, 4, 2),
         "k_lengths": (64, 0, 129),

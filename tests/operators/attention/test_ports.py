@@ -185,6 +185,24 @@ def test_nan_in_rows_of_nobody_is_a_declared_convention(unused: str) -> None:
         assert all("declare unused='finite'" in text for text in rejected(iter(found)))
 
 
+@pytest.mark.parametrize("faulty", [True, False])
+def test_offsets_of_queries_taken_for_those_of_keys_are_found(*, faulty: bool) -> None:
+    """Only where both have as many rows, which other packs have not."""
+
+    def packed(
+        q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float,
+        causal: bool,
+    ) -> Any:  # fmt: skip
+        if faulty and cu_seqlens_q is not None and cu_seqlens_q[-1] == cu_seqlens_k[-1]:
+            cu_seqlens_k = cu_seqlens_q
+        offsets = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        return ports.one_mask(q, k, v, **offsets, softmax_scale=softmax_scale, causal=causal)
+
+    adapter = kv.kernel(op="attention", dtypes="fp32", contract="math-fp32[weights:lse]")(packed)
+    problem = dict(adapter.operator.panel(adapter, "smoke"))["fp32-pack-equal-rows"]
+    assert bool(rejected(iter(check("forward", adapter, problem, {})))) == faulty
+
+
 @pytest.mark.parametrize("name", ["attention", "decode", "merge, other conventions"])
 def test_problems_survive_json_and_steps_shrink_them(name: str) -> None:
     adapter = CONFORMING[name]
