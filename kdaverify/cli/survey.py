@@ -93,7 +93,7 @@ def survey(
     console = Console()
     here, not_run = runnable(shipped(), _known(impl))
     limit = math.inf if minutes is None else minutes
-    plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers, limit)
+    plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers, limit, commit)
     elsewhere = _files(records or [])
     try:
         known = () if findings is None else read_findings(findings)

@@ -16,6 +16,7 @@ from typing import IO, Final
 
 import kdaverify
 from kdaverify.adapters.registry import Listing, find
+from kdaverify.survey.state import commit_file
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError, read
 
@@ -36,6 +37,7 @@ class SurveyPlan:
         seconds: after which a session is ended; its verdicts up to then are kept.
         workers: processes of a session, "auto" for every core.
         minutes: after which no further session begins.
+        commit: of this kdaverify, written beside each record; "" where it is not known.
     """
 
     implementations: tuple[str, ...]
@@ -45,6 +47,7 @@ class SurveyPlan:
     seconds: float
     workers: str = "auto"
     minutes: float = math.inf
+    commit: str = ""
 
     def record(self, name: str) -> Path:
         safe = name.replace(":", "_").replace("/", "_")
@@ -144,6 +147,7 @@ def _judge(plan: SurveyPlan, name: str, path: Path) -> str:
         code = exit_code_of(command, plan.seconds, output)
     if running.is_file():
         running.replace(path)
+        commit_file(path).write_text(f"{plan.commit}\n", encoding="utf-8")
     running.parent.rmdir()
     if code is None:
         return f"ended after {plan.seconds:g} s; its output is in {log}"

@@ -59,6 +59,7 @@ class ImplementationState(BaseModel):
         findings: names of the findings that are about it.
         seconds: of one core, spent on kernel, exact values and tolerances.
         record: name of the file.
+        commit: of the kdaverify that judged; "" where it is not stated.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,6 +78,7 @@ class ImplementationState(BaseModel):
     findings: tuple[str, ...]
     seconds: float
     record: str
+    commit: str = ""
 
     @property
     def is_accepted(self) -> bool:
@@ -109,7 +111,7 @@ class KernelState(BaseModel):
         schema_version: of this form.
         implementations: by operator, name, versions and device.
         not_run: implementations that have no record, and why.
-        commit: of the kdaverify that judged them here; "" where it is not stated.
+        commit: of the kdaverify that judged where a row states none; "" where it is not stated.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -202,7 +204,18 @@ def _state(
         findings=tuple(about) if gated.ruling is Ruling.REJECT else (),
         seconds=round(seconds.collect().item() or 0.0, 1),
         record=path.name,
+        commit=_commit(path),
     )
+
+
+def commit_file(record: Path) -> Path:
+    """Beside a record: the commit of the kdaverify that wrote it, in one line."""
+    return record.with_suffix(".commit")
+
+
+def _commit(record: Path) -> str:
+    path = commit_file(record)
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
 def _ensemble(op: str, rows: Rows, name: str) -> str:

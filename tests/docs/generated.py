@@ -31,11 +31,13 @@ from kdaverify.checks.published.registry import RULES
 from kdaverify.cli.app import app
 from kdaverify.problems import REGIMES
 from kdaverify.problems.probes import PROBES
+from kdaverify.survey.state import ImplementationState, KernelState
 from kdaverify.verdicts.decision import Ruling
 from tests.docs.blocks import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference.md"
 IMPLEMENTATIONS: Final = ROOT / "docs" / "implementations.md"
+STATE: Final = ROOT / "reports" / "state" / "state.json"
 COMMANDS: Final = ROOT / "docs" / "commands.md"
 WIDTH: Final = 100
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -138,8 +140,36 @@ def _about(at: str) -> str:
     return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
 
 
+def _decisions() -> str:
+    """Those of the survey: what `reports/state/state.json` holds."""
+    state = KernelState.model_validate_json(STATE.read_text(encoding="utf-8"))
+    return _table(
+        ("implementation", "ran", "decision", "cases", "seconds of a core"),
+        (
+            (
+                _code(one.implementation),
+                one.ran,
+                _decision(one),
+                f"{one.cases:,}",
+                f"{one.seconds:,.0f}",
+            )
+            for one in state.implementations
+        ),
+    )
+
+
+def _decision(one: ImplementationState) -> str:
+    if not one.is_rejected:
+        return one.decision
+    links = ", ".join(
+        f"[{name.replace('_', ' ')}](../reports/findings/{name}.md)" for name in one.findings
+    )
+    return f"**reject**: {links or one.reasons[0]}"
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "adapters": _adapters,
+    "decisions": _decisions,
     "exit-codes": _exit_codes,
     "properties": _properties,
     "decorator": _decorator,

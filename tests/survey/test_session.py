@@ -23,13 +23,16 @@ def run(plan: SurveyPlan) -> list[SurveyStep]:
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> SurveyPlan:
-    return SurveyPlan((NAME,), "smoke", 0, tmp_path_factory.mktemp("survey"), 300.0, "0")
+    return SurveyPlan(
+        (NAME,), "smoke", 0, tmp_path_factory.mktemp("survey"), 300.0, "0", commit="c0ffee"
+    )
 
 
 def test_a_survey_resumes_and_repeats_its_decisions(plan: SurveyPlan) -> None:
     assert [step.outcome for step in run(plan)] == ["accept"]
     path = plan.record(NAME)
     first = state_of([path], [], {})
+    assert [one.commit for one in first.implementations] == ["c0ffee"]
     assert [step.outcome for step in run(plan)] == ["taken from its record"]
     # Cut off in the middle, as by kill -9: the record has no seal, and its session is repeated.
     path.write_bytes(path.read_bytes()[:20_000])

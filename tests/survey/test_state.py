@@ -12,7 +12,7 @@ import pytest
 from kdaverify.checks.status import Status
 from kdaverify.survey.finding import FIELDS, Finding
 from kdaverify.survey.pages import SIGNS, table, write_state
-from kdaverify.survey.state import KernelState, schema, state_of
+from kdaverify.survey.state import KernelState, commit_file, schema, state_of
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
@@ -69,6 +69,19 @@ def test_two_releases_are_two_lines_and_an_unexplained_rejection_is_named(
     assert state.unexplained() == ()
     bare = state_of([tmp_path / "port.jsonl"], [], {})
     assert bare.unexplained() == ("port",)
+
+
+def test_a_row_states_the_commit_that_judged_it(state: KernelState, tmp_path: Path) -> None:
+    """Records of two commits are two rows that say so; without a file beside it, none is said."""
+    assert {one.commit for one in state.implementations} == {""}
+    commit_file(tmp_path / "port.jsonl").write_text("89abcdef01234567\n")
+    again = state_of([tmp_path / "right.jsonl", tmp_path / "port.jsonl"], [WRONG], {})
+    assert {one.implementation: one.commit for one in again.implementations} == {
+        "right": "",
+        "port": "89abcdef01234567",
+    }
+    write_state(again, (WRONG,), tmp_path / "out")
+    assert "; commit 89abcdef0123<" in (tmp_path / "out" / "state.html").read_text()
 
 
 def test_the_files_are_whole_and_the_data_fit_their_schema(

@@ -45,7 +45,7 @@ def state() -> KernelState:
         )
         for n in range(40)
     )
-    return KernelState(implementations=many, not_run={"cudnn": "not installed"})
+    return KernelState(implementations=many, not_run={"cudnn": f"not installed: {80 * 'x'}"})
 
 
 @pytest.fixture(scope="module")
