@@ -159,7 +159,7 @@ def _sentences(cases: Sequence[_JudgedCase]) -> dict[str, int]:
         f"dtype = {dtype}": [case.dtype == dtype for case in cases]
         for dtype in dict.fromkeys(case.dtype for case in cases)
     }
-    columns["gradients"] = [case.backward for case in cases]
+    columns["outputs = gradients"] = [case.backward for case in cases]
     every, sentences = _mask(True for _ in cases), dict[int, str]()
     masks = {name: _mask(flags) for name, flags in columns.items()}
     for name, mask in (
