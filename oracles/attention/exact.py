@@ -173,9 +173,7 @@ class Softmax:
         found = RoundingError(
             error.bound + moved + units, error.variance + moved.square() / 3, error.lean + units
         )
-        return RoundingError(
-            *(x.masked_fill(self._hidden, 0.0) for x in (found.bound, found.variance, found.lean))
-        )
+        return found.rearranged(lambda x: x.masked_fill(self._hidden, 0.0))
 
     @cached_property
     def _sums(self) -> tuple[Tensor, Tensor]:
@@ -217,7 +215,8 @@ class Softmax:
             1 + logged.squeeze(-1).abs()
         )
         empty = self.segment.empty
-        return value, RoundingError(*(x.masked_fill(empty, 0.0) for x in (bound, variance, lean)))
+        error = RoundingError(bound, variance, lean)
+        return value, error.rearranged(lambda x: x.masked_fill(empty, 0.0))
 
     @cached_property
     def operand(self) -> tuple[float, Tensor]:
@@ -280,8 +279,7 @@ class Backward:
     @cached_property
     def _shared(self) -> RoundingError:
         """[H, s_q, 1] The error of the stored LSE, one number for a row of P."""
-        error = self.softmax.lse[1]
-        return RoundingError(*(x[..., None] for x in (error.bound, error.variance, error.lean)))
+        return self.softmax.lse[1].rearranged(lambda x: x[..., None])
 
     @cached_property
     def _relative(self) -> Tensor:

@@ -69,8 +69,7 @@ def merge_errors(
     between = u * (FUNCTION_UNITS + 4) * _between(state_a, state_b)
     bound = torch.expm1(relative)[..., None] * size + between + precision.vanishing * (size > 0)
     error = RoundingError(bound, bound.square() / 12, bound / 2)
-    of_log = (log_error.bound, log_error.variance, log_error.lean)
-    return error, RoundingError(*(x.masked_fill(torch.isneginf(lse), 0.0) for x in of_log))
+    return error, log_error.rearranged(lambda x: x.masked_fill(torch.isneginf(lse), 0.0))
 
 
 def _between(state_a: State, state_b: State) -> Tensor:

@@ -89,6 +89,11 @@ class RoundingError:
         """Of units of functions."""
         return cls(bound, torch.zeros_like(bound), bound)
 
+    def rearranged(self, change: Callable[[Tensor], Tensor]) -> RoundingError:
+        """Of a result whose elements are masked or placed otherwise."""
+        parts = {name: change(getattr(self, name)) for name in ("bound", "variance", "lean")}
+        return replace(self, **parts)
+
     def __add__(self, other: RoundingError) -> RoundingError:
         return RoundingError(
             self.bound + other.bound,

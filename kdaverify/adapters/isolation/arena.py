@@ -107,6 +107,8 @@ def same(a: Tensor, b: Tensor) -> bool:
     """
     if a.stride() != b.stride() or not a.numel():
         return torch.equal(a, b)
+    if a.device.type != "cpu":
+        a, b = a.cpu(), b.cpu()
     if not (_gapless(a) and _gapless(b)):
         # An axis of stride 0 has fewer bytes than elements: comparing these ends the process.
         a, b = a.contiguous(), b.contiguous()

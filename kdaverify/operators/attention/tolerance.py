@@ -137,8 +137,13 @@ def _joined(call: RequestsCall, name: str, parts: Sequence[Known]) -> Known:
 
 def _together(parts: Sequence[Known], join: Join) -> Known:
     errors = [error for _, error in parts]
-    fields = ([getattr(error, name) for error in errors] for name in ("bound", "variance", "lean"))
-    return join([value for value, _ in parts]), RoundingError(*map(join, fields))
+    together = RoundingError(
+        join([error.bound for error in errors]),
+        join([error.variance for error in errors]),
+        join([error.lean for error in errors]),
+        any(error.overflows for error in errors),
+    )
+    return join([value for value, _ in parts]), together
 
 
 def _differentiated(
@@ -170,7 +175,5 @@ def _merged(call: MergeCall, contract: StorageContract | None, io: Format) -> Co
     o_error, lse_error = merge_errors(*states, precision)
     if contract is not None:
         o_error = o_error.returned(o, precision_of(io))
-    lse_error = RoundingError(
-        *(x.mT for x in (lse_error.bound, lse_error.variance, lse_error.lean))
-    )
-    return {"o": (o, o_error), "lse": _finite((lse.mT, lse_error))}
+    of_lse = lse.mT, lse_error.rearranged(lambda x: x.mT)
+    return {"o": (o, o_error), "lse": _finite(of_lse)}
