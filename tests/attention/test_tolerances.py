@@ -224,6 +224,42 @@ def test_gradients_are_measured_against_the_products_of_ds(shift: float) -> None
     assert _worst(reference, wrong)["dq"] > 1
 
 
+def test_dS_may_be_stored_with_the_scale_in_it() -> None:
+    """cuDNN does so: of a small loss in fp16, a scale of 1/4 takes two bits more of dS."""
+    given = segment(s_k=128, d_v=32, dtype=torch.float16, empty=False)
+    given = replace(given, scale=0.25)
+    do = torch.randn(textbook(given)[0].shape, generator=torch.Generator().manual_seed(3))
+    do = (do * 2.0**-12).half()
+    exact = _gradients([AttentionBackward()(given, textbook(given), (do, None), torch.float64)])
+    enclosures = {name: enclosed(x) for name, x in exact.items()}
+    contract = attention_contract("online64-fp16", FORMATS["fp16"])
+    reference = attention_gradient_reference(
+        [given], [Loss(do, None)], enclosures, _gradients, contract, method="float64"
+    )
+
+    def worst(lost: float) -> float:
+        """Of kernels that store dS times c and a power of two, and take that out again."""
+        run = _run("online64-fp16", OnlineDesign(block=48, base="e", scale="scores"), "fp16")
+        o, lse = run.forward(given)
+        scaled = replace(given, scale=given.scale * lost)
+        small = AttentionBackward(run.design, run.arithmetic, _rescaled(lost))
+        dq, dk, _ = small(scaled, (o, lse), (do, None), run.work)
+        found = {"dq": dq.double() / lost, "dk": dk.double() / lost}
+        return max(_worst(reference, found).values())
+
+    assert worst(1.0) <= 1
+    assert worst(2.0**-5) > 4
+
+
+def _rescaled(lost: float) -> AttentionBackwardStages:
+    """Stages whose scores have the true scale."""
+
+    def weights(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
+        return recomputed(run, replace(rows, scale=rows.scale / lost), given)
+
+    return AttentionBackwardStages(weights=weights)
+
+
 def _grouped() -> tuple[Segment, Tensor, Reference]:
     """Eight query heads of one KV head, and the tolerances of its gradients."""
     given = segment(H=8, h_kv=1, s_q=64, s_k=64, dtype=torch.bfloat16, empty=False)
