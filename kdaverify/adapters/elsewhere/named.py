@@ -51,7 +51,12 @@ def _at(options: Mapping[str, str]) -> Adapter:
         )
     words = {
         "name": options["kernel"].rpartition(":")[2],
-        **{option: text for option, text in options.items() if option in WORDS},
+        # backward names a function here; "a/b" in contract declares that of another pipeline
+        **{
+            option: text
+            for option, text in options.items()
+            if option in WORDS and option not in OWN
+        },
     }
     place = KernelLocation(
         Path(options["python"]).expanduser(),
