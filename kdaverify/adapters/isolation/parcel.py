@@ -5,9 +5,9 @@ input, and whatever else it returned.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -32,12 +32,18 @@ class View:
 
 @dataclass(frozen=True)
 class NonTensor:
-    """Something that is no tensor: only its type is kept."""
+    """Something that is no tensor: its type is kept, and of a container the number of parts."""
 
     module: str
     qualname: str
+    parts: int = 0
 
 
+_CONTAINERS: Final[Mapping[str, Callable[[range], Any]]] = {
+    "list": list,
+    "tuple": tuple,
+    "dict": dict.fromkeys,
+}
 Parcel = ArenaSlot | View | NonTensor | None
 
 
@@ -99,11 +105,13 @@ def _view(value: Tensor, inputs: TensorCall) -> View | None:
 
 
 def _stranger(value: Any) -> NonTensor:
-    return NonTensor(type(value).__module__, type(value).__qualname__)
+    parts = len(value) if isinstance(value, Sized) else 0
+    return NonTensor(type(value).__module__, type(value).__qualname__, parts)
 
 
 def _likeness(stranger: NonTensor) -> Any:
-    return _type(stranger)()
+    container = _CONTAINERS.get(stranger.qualname) if stranger.module == "builtins" else None
+    return _type(stranger)() if container is None else container(range(stranger.parts))
 
 
 @functools.cache
