@@ -173,7 +173,7 @@ class Softmax:
         found = RoundingError(
             error.bound + moved + units, error.variance + moved.square() / 3, error.lean + units
         )
-        return found.rearranged(lambda x: x.masked_fill(self._hidden, 0.0))
+        return found.mapped(lambda x: x.masked_fill(self._hidden, 0.0))
 
     @cached_property
     def _sums(self) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ class Softmax:
         )
         empty = self.segment.empty
         error = RoundingError(bound, variance, lean)
-        return value, error.rearranged(lambda x: x.masked_fill(empty, 0.0))
+        return value, error.mapped(lambda x: x.masked_fill(empty, 0.0))
 
     @cached_property
     def operand(self) -> tuple[float, Tensor]:
@@ -279,7 +279,7 @@ class Backward:
     @cached_property
     def _shared(self) -> RoundingError:
         """[H, s_q, 1] The error of the stored LSE, one number for a row of P."""
-        return self.softmax.lse[1].rearranged(lambda x: x[..., None])
+        return self.softmax.lse[1].mapped(lambda x: x[..., None])
 
     @cached_property
     def _relative(self) -> Tensor:
@@ -331,7 +331,7 @@ class Backward:
     def _of_key_heads(self, known: Known) -> Known:
         value, error = known
         add = self.softmax.segment.of_key_heads
-        return add(value), error.mapped(add, add)
+        return add(value), error.mapped(add)
 
     def _dq(self) -> Known:
         soft, (ds, bound, variance) = self.softmax, self._scores

@@ -69,7 +69,7 @@ def merge_errors(
     between = u * (FUNCTION_UNITS + 4) * _between(state_a, state_b)
     bound = torch.expm1(relative)[..., None] * size + between + precision.vanishing * (size > 0)
     error = RoundingError(bound, bound.square() / 12, bound / 2)
-    return error, log_error.rearranged(lambda x: x.masked_fill(torch.isneginf(lse), 0.0))
+    return error, log_error.mapped(lambda x: x.masked_fill(torch.isneginf(lse), 0.0))
 
 
 def _between(state_a: State, state_b: State) -> Tensor:

@@ -121,15 +121,8 @@ class GatedNorm:
 
     @cached_property
     def normed_error(self) -> RoundingError:
-        relative = self.inverse_error
-        scaled = RoundingError(
-            relative.bound.expand_as(self.x),
-            relative.variance.expand_as(self.x),
-            relative.lean.expand_as(self.x),
-        )
-        return scaled.times(self.normed) + RoundingError.rounding(
-            self.normed, 1, self.precision.accumulate
-        )
+        own = RoundingError.rounding(self.normed, 1, self.precision.accumulate)
+        return self._spread(self.inverse_error).times(self.normed) + own
 
     def _stored(self, error: RoundingError, value: Tensor) -> RoundingError:
         """With a rounding into the type of x, where the contract has it."""
@@ -192,7 +185,7 @@ class GatedNorm:
         error += self._normed_stored.times(gated)
         error += RoundingError.rounding(products, 1, accumulate)
         error = self._stored(error, products)
-        summed = error.mapped(lambda x: x.flatten(0, -2).sum(0), lambda x: x.flatten(0, -2).sum(0))
+        summed = error.mapped(lambda x: x.flatten(0, -2).sum(0))
         moduli, total = terms.abs().sum(0) + summed.bound, terms.sum(0)
         sums = torch.maximum(
             partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0)
@@ -239,4 +232,4 @@ class GatedNorm:
         ) + RoundingError.rounding(value, 1, accumulate)
 
     def _spread(self, error: RoundingError) -> RoundingError:
-        return error.mapped(lambda x: x.expand_as(self.x), lambda x: x.expand_as(self.x))
+        return error.mapped(lambda x: x.expand_as(self.x))

@@ -9,7 +9,7 @@ Source: Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapters 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -85,14 +85,21 @@ class RoundingError:
         )
 
     @classmethod
+    def joined(
+        cls, errors: Sequence[RoundingError], join: Callable[[list[Tensor]], Tensor]
+    ) -> RoundingError:
+        """Of results that are put together."""
+        return cls(
+            join([error.bound for error in errors]),
+            join([error.variance for error in errors]),
+            join([error.lean for error in errors]),
+            any(error.overflows for error in errors),
+        )
+
+    @classmethod
     def leaning(cls, bound: Tensor) -> RoundingError:
         """Of units of functions."""
         return cls(bound, torch.zeros_like(bound), bound)
-
-    def rearranged(self, change: Callable[[Tensor], Tensor]) -> RoundingError:
-        """Of a result whose elements are masked or placed otherwise."""
-        parts = {name: change(getattr(self, name)) for name in ("bound", "variance", "lean")}
-        return replace(self, **parts)
 
     def __add__(self, other: RoundingError) -> RoundingError:
         return RoundingError(
@@ -103,11 +110,16 @@ class RoundingError:
         )
 
     def mapped(
-        self, linear: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]
+        self,
+        linear: Callable[[Tensor], Tensor],
+        squared: Callable[[Tensor], Tensor] | None = None,
     ) -> RoundingError:
-        """Through a linear map: the map of moduli, and that of the squares of its coefficients."""
+        """Through a linear map: the map of moduli, and that of the squares of its coefficients; by
+        default the same, as of what sums, masks or moves elements.
+        """
+        of_squares = linear if squared is None else squared
         return RoundingError(
-            linear(self.bound), squared(self.variance), linear(self.lean), self.overflows
+            linear(self.bound), of_squares(self.variance), linear(self.lean), self.overflows
         )
 
     def times(self, factor: Tensor) -> RoundingError:

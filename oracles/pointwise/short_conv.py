@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import ClassVar, Final
 
@@ -308,19 +308,15 @@ class ShortConv:
 
     def _weight_backward(self, e: Tensor, off: RoundingError) -> tuple[Tensor, RoundingError]:
         columns = [self._total(e, off, x) for x in self.factors]
-        errors = [error for _, error in columns]
-        bound, variance, lean = (
-            torch.stack([getattr(error, name) for error in errors], 1)
-            for name in ("bound", "variance", "lean")
-        )
-        error = RoundingError(bound, variance, lean, off.overflows)
-        return torch.stack([value for value, _ in columns], 1), error
+        stacked = partial(torch.stack, dim=1)
+        error = RoundingError.joined([error for _, error in columns], stacked)
+        return stacked([value for value, _ in columns]), error
 
     def _total(self, e: Tensor, off: RoundingError, x: Tensor) -> tuple[Tensor, RoundingError]:
         """Sums over all tokens of e times a factor, in any order."""
         n, accumulate, terms = len(e), self.precision.accumulate, e * x
         moduli, total = ((e.abs() + off.bound) * x.abs()).sum(0), terms.sum(0)
-        passed = off.times(x).mapped(lambda t: t.sum(0), lambda t: t.sum(0))
+        passed = off.times(x).mapped(lambda t: t.sum(0))
         sums = torch.maximum(
             partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0)
         )
@@ -336,7 +332,7 @@ class ShortConv:
         return torch.zeros_like(self._x).index_copy_(0, self.taps.rows, rows).view_as(self.wide.x)
 
     def _of_rows(self, error: RoundingError) -> RoundingError:
-        return error.mapped(self._placed, self._placed)
+        return error.mapped(self._placed)
 
     def _viewed(self, error: RoundingError) -> RoundingError:
-        return error.mapped(lambda x: x.view_as(self.wide.x), lambda x: x.view_as(self.wide.x))
+        return error.mapped(lambda x: x.view_as(self.wide.x))

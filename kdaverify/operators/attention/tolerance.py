@@ -136,14 +136,8 @@ def _joined(call: RequestsCall, name: str, parts: Sequence[Known]) -> Known:
 
 
 def _together(parts: Sequence[Known], join: Join) -> Known:
-    errors = [error for _, error in parts]
-    together = RoundingError(
-        join([error.bound for error in errors]),
-        join([error.variance for error in errors]),
-        join([error.lean for error in errors]),
-        any(error.overflows for error in errors),
-    )
-    return join([value for value, _ in parts]), together
+    error = RoundingError.joined([error for _, error in parts], join)
+    return join([value for value, _ in parts]), error
 
 
 def _differentiated(
@@ -175,5 +169,5 @@ def _merged(call: MergeCall, contract: StorageContract | None, io: Format) -> Co
     o_error, lse_error = merge_errors(*states, precision)
     if contract is not None:
         o_error = o_error.returned(o, precision_of(io))
-    of_lse = lse.mT, lse_error.rearranged(lambda x: x.mT)
+    of_lse = lse.mT, lse_error.mapped(lambda x: x.mT)
     return {"o": (o, o_error), "lse": _finite(of_lse)}
