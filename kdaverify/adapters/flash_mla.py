@@ -7,7 +7,7 @@ Source: vllm/third_party/flashmla/flash_mla_interface.py of vLLM 0.33.0; its ari
 
 from __future__ import annotations
 
-from importlib import metadata, util
+import functools
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,26 +18,26 @@ from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.base import NOTHING_YET, absent
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import operator_kernel
+from kdaverify.adapters.vllm_attention import INSTALL, part_of_package, version
 
 LIBRARY: Final = "_flashmla_C"
-INSTALL: Final = "pip install --no-deps vllm==0.33.0"
+FILE: Final = Path(f"{LIBRARY}.abi3.so")
 D_K, D_V, PAGE = 576, 512, 64
 """The one shape that dense decode is compiled for."""
 _RAN: Final[list[str]] = [NOTHING_YET]
 
 
-def _library() -> Path | None:
-    """The shared object; None where it is not."""
-    found = util.find_spec("vllm")
-    places = [] if found is None else found.submodule_search_locations or []
-    named = (Path(place) / f"{LIBRARY}.abi3.so" for place in places)
-    return next((path for path in named if path.is_file()), None)
-
-
 def _missing() -> str | None:
     if lacking := absent(("vllm",), INSTALL):
         return lacking
-    return None if _library() is not None else f"no {LIBRARY}.abi3.so in the package vllm"
+    return None if part_of_package(FILE) is not None else f"no {FILE} in the package vllm"
+
+
+@functools.cache
+def _kernel() -> Any:
+    """Loaded once in a process."""
+    torch.ops.load_library(str(part_of_package(FILE)))
+    return getattr(torch.ops, LIBRARY).dense_decode_fwd
 
 
 def _decode(
@@ -51,21 +51,18 @@ def _decode(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """A schedule is made for every call, as it belongs to its lengths."""
-    torch.ops.load_library(str(_library()))
-    kernel: Any = getattr(torch.ops, LIBRARY).dense_decode_fwd
     schedule = splits = out = None
     given = (q, cache, d_v, cache_seqlens, block_table, softmax_scale, causal)
-    o, lse, *_ = kernel(*given, schedule, splits, out)
+    o, lse, *_ = _kernel()(*given, schedule, splits, out)
     _RAN[0] = f"torch.ops.{LIBRARY}.dense_decode_fwd"
     return o, lse
 
 
 def _environment() -> dict[str, str]:
-    try:
-        version = metadata.version("vllm")
-    except metadata.PackageNotFoundError:
-        version = "the library alone"
-    return {"vllm": version, "device": torch.cuda.get_device_name()}
+    return {
+        "vllm": version(unknown="the library alone"),
+        "device": torch.cuda.get_device_name(),
+    }
 
 
 FLASH_MLA: Final = operator_kernel(

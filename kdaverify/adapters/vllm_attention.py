@@ -32,11 +32,11 @@ INSTALL: Final = "pip install --no-deps vllm==0.33.0"
 _RAN: Final[list[str]] = [NOTHING_YET]
 
 
-def _root() -> Path | None:
-    """Where the package lies; None where it does not."""
+def part_of_package(part: Path) -> Path | None:
+    """Where a file or folder of the package lies; None where it does not."""
     found = util.find_spec("vllm")
     places = [] if found is None else found.submodule_search_locations or []
-    return next((Path(place) for place in places if (Path(place) / OPS).is_dir()), None)
+    return next((path for path in (Path(place) / part for place in places) if path.exists()), None)
 
 
 def _missing() -> str | None:
@@ -58,9 +58,9 @@ def _interpreter() -> Any:
 @functools.cache
 def _module(name: str) -> ModuleType:
     """One file of the package."""
-    root = _root()
-    assert root is not None
-    spec = util.spec_from_file_location(f"kdaverify_vllm_{name}", root / OPS / f"{name}.py")
+    path = part_of_package(OPS / f"{name}.py")
+    assert path is not None
+    spec = util.spec_from_file_location(f"kdaverify_vllm_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = util.module_from_spec(spec)
@@ -175,14 +175,15 @@ def _one_query(problem: Any) -> str | None:
 
 def _environment() -> dict[str, str]:
     mode = "native" if torch.cuda.is_available() else "interpreted"
-    return {**versions("triton"), "vllm": _version(), "mode": mode}
+    return {**versions("triton"), "vllm": version(unknown="a source tree"), "mode": mode}
 
 
-def _version() -> str:
+def version(*, unknown: str) -> str:
+    """That of the package; `unknown` where parts of it lie there alone."""
     try:
         return metadata.version("vllm")
     except metadata.PackageNotFoundError:
-        return "a source tree"
+        return unknown
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
