@@ -109,13 +109,12 @@ def same(a: Tensor, b: Tensor) -> bool:
         return torch.equal(a, b)
     if a.device.type != "cpu":
         a, b = a.cpu(), b.cpu()
-    if not (_gapless(a) and _gapless(b)):
+    if a.numel() != reach(a):
         # An axis of stride 0 has fewer bytes than elements: comparing these ends the process.
         a, b = a.contiguous(), b.contiguous()
     return _memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0
 
 
-def _gapless(x: Tensor) -> bool:
-    """Whether the elements fill the memory from the first to the last."""
-    steps = ((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    return 1 + sum(steps) == x.numel()
+def reach(x: Tensor) -> int:
+    """Elements from the first in memory to the last, gaps included; x has at least one."""
+    return 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))

@@ -12,7 +12,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.isolation.arena import bytes_of
+from kdaverify.adapters.isolation.arena import bytes_of, reach
 from kdaverify.adapters.placement import shares_memory
 from kdaverify.checks.calls.bits import differing, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors
@@ -85,10 +85,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     """Addresses of the first byte and past the last."""
     if not tensor.numel():
         return (0, 0)
-    last = sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+    return tensor.data_ptr(), tensor.data_ptr() + reach(tensor) * tensor.itemsize
 
 
 def _later_outputs(case: CallRuleCase) -> Tensors:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.isolation.arena import reach
 from kdaverify.faults.planted.rulebreakers import Outputs, held_before, port, right
 from oracles.inputs import Inputs
 
@@ -23,8 +24,7 @@ def _read(x: Tensor, width: int) -> Tensor:
     what lies past x's own columns times 0.
     """
     room = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    if width == x.shape[-1] or last + width - x.shape[-1] >= room:
+    if width == x.shape[-1] or reach(x) + width - x.shape[-1] > room:
         return x
     rows = x.as_strided((*x.shape[:-1], width), x.stride())
     return x + 0 * rows[..., x.shape[-1] :].sum(dim=-1, keepdim=True)
