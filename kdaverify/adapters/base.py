@@ -109,9 +109,7 @@ class Adapter(abc.ABC):
         """That of its backward, forward run included, where it computes otherwise there;
         the same by default.
         """
-        # operators of functions have contracts of another kind
-        declared: Any = self.contract(dtype)
-        return declared.of_gradients if isinstance(declared, Contract) else declared
+        return self.contract(dtype).of_gradients
 
     @abc.abstractmethod
     def forward(self, inputs: Any) -> Any:

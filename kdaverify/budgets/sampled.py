@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -50,6 +50,11 @@ class StorageContract:
     operands: Format
     accumulate: Format
     tensors: Mapping[str, Format] = field(default_factory=dict[str, Format])
+
+    @property
+    def of_gradients(self) -> Self:
+        """What gradients are judged by: the same arithmetic."""
+        return self
 
     def storage(self, name: str) -> Format:
         """The format that a tensor of the pipeline is stored in."""
