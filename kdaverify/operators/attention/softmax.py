@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
+import torch
 from torch import Tensor
 
 from kdaverify.budgets.attention.contract import AttentionContract
@@ -23,10 +26,12 @@ from kdaverify.operators.attention.conventions import (
     misdeclared_lse,
     outputs,
 )
+from kdaverify.operators.attention.problem import SCALES
 from kdaverify.operators.bounded import ALIKE, BoundedOperator
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import own_rows
 from oracles.attention.exact import Softmax
+from oracles.attention.segment import Segment
 
 SECONDS: Final = 3e-8
 """A product of a query and a key in one column, in float64, with its errors."""
@@ -181,10 +186,7 @@ class SoftmaxOperator(TolerancesOperator):
             return None
         call = problem.inputs()
         for name, shifted in (("top_left", True), ("not causal", False)):
-            parts = [
-                Softmax(_bordered(segment, top_left=shifted)).o[0] for segment in call.segments()
-            ]
-            if alike(found["o"], call.joined("o", parts)):
+            if _is_of(found["o"], call, partial(_bordered, top_left=shifted)):
                 declared = f"causal_alignment={words['causal_alignment']!r}"
                 if not shifted:
                     return "it is given causal=True, but attends to keys behind the border"
@@ -196,16 +198,10 @@ class SoftmaxOperator(TolerancesOperator):
 
     def _other_scale(self, problem: Any, o: Tensor) -> str | None:
         """Whether o is that of another scale."""
-        named = ("default", "model", "small")
-        given = problem.softmax_scale
-        for changed in (1.0, *(problem.replace(scale=scale).softmax_scale for scale in named)):
-            if changed == given:
-                continue
-            call = problem.inputs()
-            parts = [
-                Softmax(type(x)(x.q, x.k, x.v, changed, x.visible)).o[0] for x in call.segments()
-            ]
-            if alike(o, call.joined("o", parts)):
+        call, given = problem.inputs(), problem.softmax_scale
+        named = (problem.replace(scale=scale).softmax_scale for scale in SCALES)
+        for changed in (1.0, *named):
+            if changed != given and _is_of(o, call, partial(replace, scale=changed)):
                 return (
                     f"softmax_scale is {given:.4g}, but the kernel multiplies q k^T by"
                     f" {changed:.4g}; multiply by softmax_scale"
@@ -243,28 +239,28 @@ def all_alike(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> bool:
     return all(alike(y, exact[name]) for name, y in found.items())
 
 
+def _is_of(o: Tensor, call: Any, misread: Callable[[Segment], Segment]) -> bool:
+    """Whether o is that of the call with every segment misread."""
+    parts = [Softmax(misread(segment)).o[0] for segment in call.segments()]
+    return alike(o, call.joined("o", parts))
+
+
 def _other_heads(problem: Any, o: Tensor) -> str | None:
     """Whether o is that of KV heads repeated as a whole, instead of each in place."""
     if not 1 < problem.h_kv < problem.H:
         return None
-    call, heads = problem.inputs(), [h % problem.h_kv for h in range(problem.H)]
-    parts = [
-        Softmax(type(x)(x.q, x.k[heads], x.v[heads], x.scale, x.visible)).o[0]
-        for x in call.segments()
-    ]
-    if not alike(o, call.joined("o", parts)):
+    heads = [h % problem.h_kv for h in range(problem.H)]
+    if not _is_of(o, problem.inputs(), lambda x: replace(x, k=x.k[heads], v=x.v[heads])):
         return None
     return (
         "query head h reads KV head h % h_kv; wanted h // (H / h_kv): repeat_interleave, not repeat"
     )
 
 
-def _bordered(segment: Any, *, top_left: bool) -> Any:
+def _bordered(segment: Segment, *, top_left: bool) -> Segment:
     """The segment under the other causal border, or none."""
-    visible = segment.visible.new_ones(segment.visible.shape)
-    return type(segment)(
-        segment.q, segment.k, segment.v, segment.scale, visible.tril() if top_left else visible
-    )
+    visible = torch.ones_like(segment.visible)
+    return replace(segment, visible=visible.tril() if top_left else visible)
 
 
 def _row(call: Any, b: int, row: int, head: int) -> str:
