@@ -4,6 +4,7 @@ segments that share no code with the float64 one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +20,8 @@ from oracles.enclosure import Enclosure
 
 BITS: Final = 160
 DIGITS: Final = 60
-Row = tuple[list[Any], Any]
-"""o of a row, by column, and its LSE."""
+Row = tuple[list[Any], Any, Any]
+"""o of a row, by column, its LSE over the keys, and that with the sink."""
 
 
 class Elementary(NamedTuple):
@@ -68,9 +69,13 @@ def _attended(
     for h in range(H):
         for i in range(s_q):
             keys = [j for j, seen in enumerate(visible[i]) if seen]
-            if not keys:
+            sink = None if segment.sink is None else float(segment.sink[h])
+            counted = sink is not None and math.isfinite(sink) and segment.lse_includes_sink
+            if not keys and not counted:
                 continue
-            row, level = _row(q[h][i], [(k[h][j], v[h][j]) for j in keys], segment.scale, numbers)
+            pairs = [(k[h][j], v[h][j]) for j in keys]
+            row, alone, whole = _row(q[h][i], pairs, segment.scale, sink, numbers)
+            row, level = row or [numbers.of(0.0)] * width, whole if counted else alone
             found = closed([[*row, level]])
             for part, value in zip(parts, _parts(found), strict=True):
                 part[h, i] = value[0, :-1]
@@ -84,7 +89,11 @@ def _parts(found: Enclosure) -> tuple[Tensor, ...]:
 
 
 def _row(
-    q: Sequence[float], keys: Sequence[tuple[Any, Any]], scale: float, numbers: Elementary
+    q: Sequence[float],
+    keys: Sequence[tuple[Any, Any]],
+    scale: float,
+    sink: float | None,
+    numbers: Elementary,
 ) -> Row:
     c, zero = numbers.of(scale), numbers.of(0.0)
     query = [numbers.of(x) for x in q]
@@ -92,13 +101,17 @@ def _row(
         numbers.exp(c * sum((x * numbers.of(y) for x, y in zip(query, k, strict=True)), zero))
         for k, _ in keys
     ]
-    total = sum(weights, zero)
+    of_keys = sum(weights, zero)
+    total = of_keys
+    if sink is not None and math.isfinite(sink):
+        total = total + numbers.exp(numbers.of(sink))
     columns = zip(*(v for _, v in keys), strict=True)
     sums = [
         sum((w * numbers.of(x) for w, x in zip(weights, column, strict=True)), zero)
         for column in columns
     ]
-    return [x / total for x in sums], numbers.log(total)
+    alone = numbers.log(of_keys) if keys else None
+    return [x / total for x in sums], alone, numbers.log(total)
 
 
 def _enclosed(rows: list[list[Any]]) -> Enclosure:

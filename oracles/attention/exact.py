@@ -101,7 +101,9 @@ def enclosed(known: Known) -> Enclosure:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Attention of a segment as somebody computes it: values in float64, with errors."""
+    """Attention of a segment as somebody computes it, over its keys alone: values in float64, with
+    errors. `oracles.attention.sink` adds a sink.
+    """
 
     segment: Segment
     precision: SoftmaxPrecision = field(default=EXACT)
@@ -121,8 +123,9 @@ class Softmax:
         """[H, s_k, d_v] The same of values."""
         return self.segment.of_heads(self.segment.v.double())
 
-    @property
-    def _hidden(self) -> Tensor:
+    @cached_property
+    def hidden(self) -> Tensor:
+        """[s_q, s_k] Keys that a row does not see."""
         return ~self.segment.visible
 
     @property
@@ -133,11 +136,11 @@ class Softmax:
     @property
     def roundings(self) -> int:
         """Roundings of a sum over keys: one a key, and those of rescaling."""
-        return self.segment.visible.shape[1] + 2 * self._blocks
+        return self.hidden.shape[-1] + 2 * self._blocks
 
     @property
     def _blocks(self) -> int:
-        return 0 if self.precision is EXACT else -(-self.segment.visible.shape[1] // BLOCK)
+        return 0 if self.precision is EXACT else -(-self.hidden.shape[-1] // BLOCK)
 
     @cached_property
     def scores(self) -> Known:
@@ -159,7 +162,7 @@ class Softmax:
     @cached_property
     def _largest(self) -> Tensor:
         """[H, s_q, 1] The largest visible score; 0 where there is none."""
-        top = self.scores[0].masked_fill(self._hidden, -torch.inf)
+        top = self.scores[0].masked_fill(self.hidden, -torch.inf)
         top = top.amax(-1, keepdim=True) if top.shape[-1] else top.new_zeros(*top.shape[:2], 1)
         return top.nan_to_num(neginf=0.0)
 
@@ -173,12 +176,12 @@ class Softmax:
         found = RoundingError(
             error.bound + moved + units, error.variance + moved.square() / 3, error.lean + units
         )
-        return found.mapped(lambda x: x.masked_fill(self._hidden, 0.0))
+        return found.mapped(lambda x: x.masked_fill(self.hidden, 0.0))
 
     @cached_property
     def _sums(self) -> tuple[Tensor, Tensor]:
         """[H, s_q, s_k] exp(S - m) of visible keys, and [H, s_q, 1] their sum."""
-        w = (self.scores[0] - self._largest).exp().masked_fill(self._hidden, 0.0)
+        w = (self.scores[0] - self._largest).exp().masked_fill(self.hidden, 0.0)
         return w, w.sum(-1, keepdim=True)
 
     @cached_property
@@ -214,9 +217,13 @@ class Softmax:
         lean = (p * self.exponents.lean).sum(-1) + u * FUNCTION_UNITS * (
             1 + logged.squeeze(-1).abs()
         )
-        empty = self.segment.empty
         error = RoundingError(bound, variance, lean)
-        return value, error.mapped(lambda x: x.masked_fill(empty, 0.0))
+        return value, error.mapped(lambda x: x.masked_fill(torch.isneginf(value), 0.0))
+
+    @property
+    def returned_lse(self) -> Known:
+        """LSE as the call returns it."""
+        return self.lse
 
     @cached_property
     def operand(self) -> tuple[float, Tensor]:
@@ -224,7 +231,7 @@ class Softmax:
         own = self.precision.weights or self.precision.accumulate
         unit = 0.0 if self.precision.weights is None else own.unit
         scale = (self._largest.squeeze(-1) - self.lse[0]).exp().nan_to_num(posinf=0.0)
-        return unit, own.vanishing * scale[..., None] * self.segment.visible
+        return unit, own.vanishing * scale[..., None] * ~self.hidden
 
     @cached_property
     def unstored(self) -> Known:
@@ -257,7 +264,7 @@ class Softmax:
         stored = self.precision.stored
         return o, error if stored is None else error.returned(o, stored)
 
-    def backward(self, d_o: Tensor, d_lse: Tensor | None) -> tuple[Known, Known, Known]:
+    def backward(self, d_o: Tensor, d_lse: Tensor | None) -> tuple[Known, ...]:
         """dq, dk and dv, before they are rounded into their format."""
         return Backward(self, d_o, d_lse).gradients()
 
@@ -277,7 +284,7 @@ class Backward:
         return self.d_o.double()
 
     @cached_property
-    def _shared(self) -> RoundingError:
+    def shared(self) -> RoundingError:
         """[H, s_q, 1] The error of the stored LSE, one number for a row of P."""
         return self.softmax.lse[1].mapped(lambda x: x[..., None])
 
@@ -286,10 +293,10 @@ class Backward:
         """The largest relative error of a weight."""
         soft = self.softmax
         again = 2 * soft.unit * soft.lse[0].abs().nan_to_num(posinf=0.0)[..., None]
-        return torch.expm1(soft.exponents.bound + self._shared.bound + again)
+        return torch.expm1(soft.exponents.bound + self.shared.bound + again)
 
     @cached_property
-    def _delta(self) -> Known:
+    def delta(self) -> Known:
         """[H, s_q, 1] <d_o, o>."""
         (o, error), dy, accumulate = self.softmax.o, self._dy, self.softmax.precision.accumulate
         terms = (dy * o).abs().sum(-1, keepdim=True)
@@ -308,9 +315,9 @@ class Backward:
         return _dot(self._dy, self.softmax.v.mT, self.softmax.precision.accumulate, 0)
 
     @cached_property
-    def _scores(self) -> tuple[Tensor, Tensor, Tensor]:
+    def d_scores(self) -> tuple[Tensor, Tensor, Tensor]:
         """[H, s_q, s_k] dS, its bound, and the variance of what differs from key to key."""
-        soft, (dp, dp_error), (delta, delta_error) = self.softmax, self._products, self._delta
+        soft, (dp, dp_error), (delta, delta_error) = self.softmax, self._products, self.delta
         p, u = soft.weights, soft.unit
         dl = torch.zeros_like(delta) if self.d_lse is None else self.d_lse.double()[..., None]
         inner = dp - delta + dl
@@ -324,7 +331,7 @@ class Backward:
         variance = variance + p.square() * (dp_error.variance + u**2 * size.square())
         return ds, bound, variance
 
-    def gradients(self) -> tuple[Known, Known, Known]:
+    def gradients(self) -> tuple[Known, ...]:
         """dq, dk, dv."""
         return self._dq(), self._of_key_heads(self._dk()), self._of_key_heads(self._dv())
 
@@ -334,27 +341,27 @@ class Backward:
         return add(value), error.mapped(add)
 
     def _dq(self) -> Known:
-        soft, (ds, bound, variance) = self.softmax, self._scores
+        soft, (ds, bound, variance) = self.softmax, self.d_scores
         k, c, accumulate = soft.k, soft.segment.scale, soft.precision.accumulate
         value, sizes = ds @ k, ds.abs() @ k.abs()
         off = bound @ k.abs()
         most = off + accumulate.gamma(soft.roundings + 2) * (sizes + off)
         mean = soft.weights @ k
-        squares = variance @ k.square() + self._delta[1].variance * mean.square()
-        squares = squares + self._shared.variance * value.square()
+        squares = variance @ k.square() + self.delta[1].variance * mean.square()
+        squares = squares + self.shared.variance * value.square()
         terms = ds.square() @ k.square()
         squares = squares + soft.unit**2 / 3 * (
             partial_sums(terms, value, max(ds.shape[-1], 1)) + terms + 2 * value.square()
         )
-        lean = self._delta[1].lean * mean.abs() + (soft.exponents.lean * ds.abs()) @ k.abs()
+        lean = self.delta[1].lean * mean.abs() + (soft.exponents.lean * ds.abs()) @ k.abs()
         error = RoundingError(abs(c) * most, c * c * squares, abs(c) * lean)
         return c * value, _capped(error)
 
     def _dk(self) -> Known:
-        soft, (ds, bound, variance) = self.softmax, self._scores
-        shared = soft.weights.square() * self._delta[1].variance
-        shared = shared + ds.square() * self._shared.variance
-        leaning = soft.weights * self._delta[1].lean + soft.exponents.lean * ds.abs()
+        soft, (ds, bound, variance) = self.softmax, self.d_scores
+        shared = soft.weights.square() * self.delta[1].variance
+        shared = shared + ds.square() * self.shared.variance
+        leaning = soft.weights * self.delta[1].lean + soft.exponents.lean * ds.abs()
         c = torch.tensor(soft.segment.scale, dtype=torch.float64)
         value, error = self._over_rows((ds, bound, variance + shared, leaning), soft.q)
         return c * value, error.times(c)
@@ -364,8 +371,8 @@ class Backward:
         unit, vanishing = soft.operand
         p = soft.weights
         bound = p * ((1 + self._relative) * (1 + unit) - 1) + vanishing
-        variance = p.square() * (soft.exponents.variance + self._shared.variance + unit**2 / 3)
-        leaning = p * (soft.exponents.lean + self._shared.lean) + vanishing
+        variance = p.square() * (soft.exponents.variance + self.shared.variance + unit**2 / 3)
+        leaning = p * (soft.exponents.lean + self.shared.lean) + vanishing
         return self._over_rows((p, bound, variance, leaning), self._dy)
 
     def _over_rows(self, a: tuple[Tensor, Tensor, Tensor, Tensor], x: Tensor) -> Known:

@@ -20,6 +20,8 @@ class Segment:
         q: [H, s_q, d_k]; k: [h_kv, s_k, d_k]; v: [h_kv, s_k, d_v], of any float format.
         scale: c.
         visible: [s_q, s_k] bool.
+        sink: [H] logits that join the sum of exponentials without a value, or None.
+        lse_includes_sink: whether LSE is that of keys and sink, or of the keys alone.
     """
 
     q: Tensor
@@ -27,6 +29,8 @@ class Segment:
     v: Tensor
     scale: float
     visible: Tensor
+    sink: Tensor | None = None
+    lse_includes_sink: bool = False
 
     @property
     def group(self) -> int:
@@ -47,7 +51,9 @@ class Segment:
         return x.unflatten(0, (self.k.shape[0], self.group)).sum(1)
 
     def over(self, keys: Tensor) -> Segment:
-        """The same queries over some keys, by index or mask [s_k]; an index may occur twice."""
+        """The same queries over some keys, by index or mask [s_k]; an index may occur twice. No
+        part has the sink: it counts once.
+        """
         return Segment(self.q, self.k[:, keys], self.v[:, keys], self.scale, self.visible[:, keys])
 
 
