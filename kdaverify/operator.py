@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kdaverify.checks.outcome import Outcome
     from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+    from kdaverify.faults.fault import Fault
     from kdaverify.kills.known_faults import FaultCatalogue
     from kdaverify.verdicts.seal import Covered
     from kdaverify.verdicts.verdict import Verdict
@@ -175,6 +176,13 @@ class Operator(abc.ABC):
         return one_change_each(
             problem, (change for change, own in self.smaller(problem, detail) if own == detail)
         )
+
+    def levels(self, field: str) -> tuple[str, ...]:
+        """The names that a field of its problems can have, in the order of a map over them;
+        () where there is no such order.
+        """
+        del field
+        return ()
 
     def example(self) -> Canonical | None:
         """A small problem to start from; None where there is none."""
@@ -434,6 +442,27 @@ class CallOperator(Operator):
         """An element of an output, of a gradient or of a stage's tensor in the words of the
         operator, and the inputs that made it.
         """
+
+    def chunk_size(self, contract: Any) -> int:
+        """Tokens that a kernel of this contract takes together; 1 where it takes each by itself."""
+        del contract
+        return 1
+
+    def chunk_sizes(self, problem: Any, contract: Any) -> Sequence[int]:
+        """Those of kernels that a fault is looked for in: the declared first, then what the
+        contract permits besides, where it cuts the sequences of the problem elsewhere.
+        """
+        del problem, contract
+        return (1,)
+
+    def related(self, adapter: Adapter) -> Sequence[str]:
+        """Whose known faults an implementation may have, its own first."""
+        del adapter
+        return (self.name,)
+
+    def simple_mistakes(self) -> Sequence[Fault]:
+        """Mistakes that need no catalogue; none by default."""
+        return ()
 
     def fault_catalogue(self) -> FaultCatalogue:
         """The faults that its suites are measured on; those of the catalogue by default."""

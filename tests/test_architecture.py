@@ -52,10 +52,6 @@ NOT_YET: Final = {
         f"cli/{name}.py"
         for name in ("contracts", "drift", "export", "listing", "mailboxes", "oracle")
     ),
-    *(f"diagnosis/{name}.py" for name in ("call", "suspects")),
-    "report/html/heat.py",
-    "verdicts/figures.py",
-    "verdicts/verdict.py",
 }
 """Generic by their place, KDA's by what they name: this list only gets shorter."""
 KDA_MODULES: Final = (

@@ -33,9 +33,12 @@ def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
         )
     own = problem.inputs()
     spoilt = with_hostile_tokens(adapter, problem, own, cut)
-    return outcomes(
-        adapter, own.span(0, cut, own.initial_state), lambda: before(adapter, spoilt, cut)
-    )
+    return outcomes(adapter, prefix(own, cut), lambda: before(adapter, spoilt, cut))
+
+
+def prefix(inputs: Inputs, cut: int) -> Inputs:
+    """The call on the tokens before `cut` alone."""
+    return inputs.span(0, cut, inputs.initial_state)
 
 
 def with_hostile_tokens(adapter: Adapter, problem: Problem, own: Inputs, cut: int) -> Inputs:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
-from kdaverify.checks.causality import before, with_hostile_tokens
+from kdaverify.checks.causality import before, prefix, with_hostile_tokens
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.options import implementation_of
@@ -21,7 +21,6 @@ from kdaverify.checks.resume import resumed
 from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.tolerances import Yardstick, scale
-from oracles.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class DiagnosedCall:
             for name, reported in allowed.items()
         }
 
-    def _ask(self, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+    def _ask(self, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
         if PROPERTIES[self.question.property].backward:
             return run_backward(adapter, inputs, self._cotangents)
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
 
-    def _standard(self, inputs: Inputs) -> Reference:
+    def _standard(self, inputs: Any) -> Reference:
         tested, io, dtype = (
             implementation_of(self.judged, self.question.detail),
             FORMATS[self.problem.dtype],
@@ -84,7 +83,7 @@ class DiagnosedCall:
             (self.question.detail["cut"],) if self.question.property == "resume" else (),
         )
         if self.question.property == "causality":
-            inputs = inputs.span(0, self.question.detail["cut"], inputs.initial_state)
+            inputs = prefix(inputs, self.question.detail["cut"])
         return tested.operator.reference(inputs, contract, io, cuts=cuts)
 
     @property
@@ -104,22 +103,22 @@ def defined(values: Mapping[str, Tensor], masks: Mapping[str, Tensor | None]) ->
     }
 
 
-Way = Callable[[DiagnosedCall, Adapter, Inputs], dict[str, Tensor]]
+Way = Callable[[DiagnosedCall, Adapter, Any], dict[str, Tensor]]
 
 
-def _called(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _called(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
     return execute(adapter, inputs, call.judged.exposes(call.problem)).outputs
 
 
-def _resumed(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _resumed(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
     return resumed(adapter, inputs, **call.question.detail)
 
 
-def _arranged(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _arranged(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
     return arranged(adapter, inputs, call.judged.exposes(call.problem), **call.question.detail)
 
 
-def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
     # A fault that knows nothing of an option is the same under it.
     other = adapter.variants().get(call.question.detail["variant"], adapter)
     return execute(
@@ -127,7 +126,7 @@ def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict
     ).outputs
 
 
-def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
     cut = call.question.detail["cut"]
     return before(adapter, with_hostile_tokens(call.judged, call.problem, inputs, cut), cut)
 

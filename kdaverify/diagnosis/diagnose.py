@@ -18,7 +18,7 @@ from kdaverify.diagnosis.nonfinite import by_places
 from kdaverify.diagnosis.question import PropertyCase, as_called
 from kdaverify.diagnosis.races import RUNS, examined, race
 from kdaverify.diagnosis.separate import separate
-from kdaverify.diagnosis.suspects import chunk_size, declared, suspects
+from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
@@ -147,7 +147,7 @@ def _placed(
     matches = by_places(adapter, question, until=until)
     if not matches:
         return found
-    size = chunk_size(declared(question, adapter))
+    size = adapter.operator.chunk_size(declared(question, adapter))
     return replace(
         found,
         silent="",
@@ -174,7 +174,7 @@ def _named(
     least: float,
 ) -> Diagnosis:
     size, matches, fits = (
-        chunk_size(declared(lineup.question, adapter)),
+        adapter.operator.chunk_size(declared(lineup.question, adapter)),
         list[Match](),
         list[Match](),
     )

@@ -17,7 +17,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
-from kdaverify.diagnosis.suspects import Suspect, chunk_size, declared, races
+from kdaverify.diagnosis.suspects import Suspect, declared, races
 from kdaverify.diagnosis.tolerances import APART, Yardstick, fit
 from kdaverify.diagnosis.traces import traces
 from kdaverify.diagnosis.words import DIFFERS, NONFINITE_AS, OR, SAME_AS
@@ -164,7 +164,7 @@ class _Results:
             for name, scale in self.yard.items()
             if name in usual.outputs
         }
-        size = max(chunk_size(declared(self.question, self.judged)), 1)
+        size = max(self.judged.operator.chunk_size(declared(self.question, self.judged)), 1)
         return traces(other, yard, self.question.problem, size)
 
     def known(self, until: float) -> str:

@@ -5,15 +5,16 @@ faults of it are compared with.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.contract import Contract
 from kdaverify.faults import gated_norm, short_conv
-from kdaverify.faults.adapter import Faulty, unpatched
+from kdaverify.faults.adapter import EMBEDDED, Faulty, unpatched
 from kdaverify.faults.attention.adapter import planted as planted_attention
 from kdaverify.faults.conforming_kernels import (
     ATTENTION,
@@ -38,6 +39,9 @@ class Host:
         conforming: conforming kernels, as `--impl` names them.
         faulty: (fault, strength) -> the kernel with the fault.
         right: the same kernel without it, under another name.
+        embedded: (fault, contract, chunk size, twin) -> the kernel with the fault, in the
+            arithmetic of a kernel of that contract; a twin is another conforming kernel of it, of
+            wider operands and smaller blocks.
     """
 
     op: str
@@ -45,10 +49,37 @@ class Host:
     conforming: tuple[str, ...]
     faulty: Callable[[Fault, float], Adapter]
     right: Callable[[Fault], Adapter]
+    embedded: Callable[[Fault, Any, int, bool], Adapter]
 
 
 def _delta(gates: str, conforming: tuple[str, ...]) -> Host:
-    return Host("kda", gates, conforming, Faulty, unpatched)
+    return Host("kda", gates, conforming, Faulty, unpatched, _embedded)
+
+
+def _embedded(fault: Fault, contract: Contract, size: int, twin: bool) -> Faulty:  # noqa: FBT001 # a Host's
+    return Faulty(
+        fault, contract=lambda dtype: _arithmetic(fault.operator, contract, dtype, size, twin=twin)
+    )
+
+
+def _arithmetic(
+    operator: str, contract: Contract, dtype: str, size: int, *, twin: bool
+) -> Contract:
+    """A recurrent kernel has no stages to patch, and is taken for the embedded chunk form."""
+    recurrent = contract.form == "recurrent"
+    chunked = EMBEDDED[operator].contract(dtype) if recurrent else contract
+    own = replace(chunked, chunk_size=size)
+    if not twin:
+        return own
+    return replace(
+        own,
+        operands=own.accumulate,
+        solve=None,
+        factors=None,
+        anchored=False,
+        anchor="free",
+        sub_block=own.sub_block // 2,
+    )
 
 
 def _function(
@@ -59,7 +90,14 @@ def _function(
     def faulty(fault: Fault, strength: float) -> Adapter:
         return adapted(fault.patch(Setting(strength, torch.Generator())), fault)
 
-    return Host(op, None, conforming, faulty, lambda fault: adapted(None, fault))
+    return Host(
+        op,
+        None,
+        conforming,
+        faulty,
+        right=lambda fault: adapted(None, fault),
+        embedded=lambda fault, _contract, _size, _twin: faulty(fault, 1.0),
+    )
 
 
 HOSTS: Final[Mapping[str, Host]] = MappingProxyType(

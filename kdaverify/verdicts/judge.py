@@ -14,7 +14,8 @@ from kdaverify.checks.options import implementation_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
 from kdaverify.operator import operator_of
-from kdaverify.verdicts.figures import bits_of, sizes_of
+from kdaverify.operators.sizes import sizes_of
+from kdaverify.verdicts.figures import bits_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict

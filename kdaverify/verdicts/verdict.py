@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from kdaverify.checks.grade import Grade
 from kdaverify.checks.location import NoStage
 from kdaverify.checks.near_miss import CLEAR, SETTLED, Recheck
 from kdaverify.checks.status import Status
+from kdaverify.operators.sizes import RecordedSizes
 from kdaverify.verdicts.opinion import Opinion
 
 SCHEMA = 5
 """Version of the row; a reader takes every older one and refuses a newer one."""
 
 
-class Verdict(BaseModel):
+class Verdict(RecordedSizes):
     """The result of one comparison.
 
     Args:
@@ -77,13 +78,6 @@ class Verdict(BaseModel):
     regime: str = ""
     case: str = ""
     problem: str = ""
-    B: int | None = None
-    T: int | None = None
-    N: int | None = None
-    H: int | None = None
-    HV: int | None = None
-    K: int | None = None
-    V: int | None = None
     detail: dict[str, Any] = Field(default_factory=dict)
     output: str = "call"
     status: Status

@@ -8,10 +8,11 @@ from typing import Any, Final, final
 from hypothesis.strategies import SearchStrategy
 
 from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.fitting import fitted
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.ensemble import emulate
+from kdaverify.budgets.ensemble import chunk_sizes, emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.standard import (
     FLOAT64_ORACLE_PRECISION,
@@ -28,6 +29,7 @@ from kdaverify.checks.location import Step
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.faults.fault import Fault
 from kdaverify.operator import Axis, CallOperator, Choices, ContrastAxis
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
@@ -41,6 +43,7 @@ from kdaverify.operators.kda.traits import traits
 from kdaverify.problems import Bounds, Problem, cost, cotangents, problems
 from kdaverify.problems.cotangents import BOTH, of_exposed
 from kdaverify.problems.example import EXAMPLE, schema
+from kdaverify.problems.regimes import COHERENCE, GATES, KEYS
 from kdaverify.verdicts.seal import Covered
 from kdaverify.verdicts.verdict import Verdict
 from oracles.gradients import Cotangents, Gradients
@@ -51,6 +54,12 @@ from oracles.tensors import OUTPUTS, SIGNATURE
 # than it saves.
 LARGE: Final = 2**26
 MOST_WRITES: Final = 2**30
+RELATED: Final[Mapping[str, tuple[str, ...]]] = {
+    "channel": ("kda",),
+    "head": ("gdn", "kda"),
+    "none": ("delta", "gdn", "kda"),
+}
+"""Whose faults a delta rule may have, by its gates: every kernel of one gate is one of channels."""
 
 
 @final
@@ -170,6 +179,27 @@ class KdaOperator(CallOperator):
     def baseline(self, call: Inputs, contract: Contract, io: Format) -> Recurrence:
         return Recurrence(call, contract, io)
 
+    def chunk_size(self, contract: Contract) -> int:
+        return contract.chunk_size
+
+    def chunk_sizes(self, problem: Any, contract: Contract) -> Sequence[int]:
+        recurrent = contract.form == "recurrent"
+        first, *smaller = (
+            (EAGER.contract(problem.dtype).chunk_size,) if recurrent else chunk_sizes(contract)
+        )
+        spans = problem.spans if isinstance(problem, Problem) else ()
+        longest = max((length for _, _, length in spans), default=0)
+        return (first, *(size for size in smaller if size < longest))
+
+    def related(self, adapter: Adapter) -> Sequence[str]:
+        return RELATED[adapter.domain.gates]
+
+    def simple_mistakes(self) -> Sequence[Fault]:
+        # they import faults, which import this operator's neighbours
+        from kdaverify.operators.kda.mistakes.simple import SIGNATURES
+
+        return SIGNATURES
+
     def refusal(self, adapter: Adapter, problem: Problem) -> str | None:
         return adapter.supports(problem)
 
@@ -192,6 +222,9 @@ class KdaOperator(CallOperator):
 
     def contrasts(self, problem: Problem, detail: Mapping[str, Any]) -> list[ContrastAxis]:
         return contrasts(problem, detail)
+
+    def levels(self, field: str) -> tuple[str, ...]:
+        return {"gate": (*GATES,), "key": (*COHERENCE, *KEYS)}.get(field, ())
 
     def example(self) -> Problem:
         return EXAMPLE

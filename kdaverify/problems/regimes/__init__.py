@@ -7,7 +7,7 @@ from typing import Any
 
 from kdaverify.problems.regimes.beta import BETAS
 from kdaverify.problems.regimes.gate import GATES
-from kdaverify.problems.regimes.key import KEYS
+from kdaverify.problems.regimes.key import COHERENCE, KEYS
 from kdaverify.problems.regimes.regime import Draw, Regime
 from kdaverify.problems.regimes.state import STATES
 from kdaverify.problems.regimes.value import VALUES
@@ -21,4 +21,4 @@ REGIMES: Mapping[str, Mapping[str, Regime[Any]]] = {
 }
 """Every regime by axis and name, simplest first."""
 
-__all__ = ["BETAS", "GATES", "KEYS", "REGIMES", "STATES", "VALUES", "Draw", "Regime"]
+__all__ = ["BETAS", "COHERENCE", "GATES", "KEYS", "REGIMES", "STATES", "VALUES", "Draw", "Regime"]

@@ -165,3 +165,16 @@ KEYS = table(
         weight=0,
     ),
 )
+
+COHERENCE = (
+    "one-hot",
+    "random",
+    "coherent-0.3",
+    "coherent-0.5",
+    "coherent-0.6",
+    "coherent-0.9",
+    "coherent-0.99",
+    "identical",
+    "alternating",
+)
+"""Regimes from orthogonal to parallel keys; the others test other properties of keys."""

@@ -8,24 +8,11 @@ from typing import Final
 
 import polars as pl
 
-from kdaverify.problems.regimes import GATES, KEYS
+from kdaverify.operator import DEFAULT, operator_named
 from kdaverify.report.html.rows import Rows
 
 SHADES: Final = (0.125, 0.25, 0.5, 0.75, 1.0)
 """Upper ends of the shades; what is beyond the last is wrong."""
-COHERENCE: Final = (
-    "one-hot",
-    "random",
-    "coherent-0.3",
-    "coherent-0.5",
-    "coherent-0.6",
-    "coherent-0.9",
-    "coherent-0.99",
-    "identical",
-    "alternating",
-)
-"""Key regimes from orthogonal to parallel; the others, which test other properties of keys, come
-after them."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +55,10 @@ def heats(rows: Rows) -> list[Heat]:
     spots = {
         (name, gate, key): _spot(*reported) for name, gate, key, *reported in found.iter_rows()
     }
+    levels = operator_named(DEFAULT).levels
     gates, keys = (
-        _known({place[axis] for place in spots}, order)
-        for axis, order in ((1, (*GATES,)), (2, (*COHERENCE, *KEYS)))
+        _known({place[axis] for place in spots}, levels(field))
+        for axis, field in ((1, "gate"), (2, "key"))
     )
     return [
         Heat(
