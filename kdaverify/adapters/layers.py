@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import Any, Final
 
 import torch
@@ -19,6 +20,14 @@ SEED: Final = 24
 SLOWEST, FASTEST = 0.02, 0.5
 """Decays a step of exp(-A softplus(.)): freshly made modules forget within a token or two, and what
 a cache holds would not show."""
+
+
+def _reorder(cache: Any, order: Tensor) -> None:
+    cache.reorder_cache(order)
+
+
+CACHES: Final[Mapping[str, Any]] = {"reset": methodcaller("reset"), "reorder": _reorder}
+"""How caches with the interface of transformers are handled, FLA's among them."""
 
 
 @functools.cache
@@ -45,11 +54,10 @@ def _drawn(name: str, weight: Tensor) -> Tensor:
         return torch.zeros_like(weight)
     if weight.ndim == 1:
         return 1 + torch.randn_like(weight) / 4
-    fan = weight[0].numel()
-    return torch.randn_like(weight) / math.sqrt(fan)
+    return torch.randn_like(weight) / math.sqrt(weight[0].numel())
 
 
 def layer(function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    """The adapter of a layer of WIDTH."""
-    given = {"name": name, "widths": (WIDTH,), **options}
+    """The adapter of a layer of WIDTH in fp32 and bf16, whose caches are those of CACHES."""
+    given = {"name": name, "widths": (WIDTH,), "dtypes": ("fp32", "bf16"), **CACHES, **options}
     return operator_kernel("layer", function, given, FRAMEWORKS["torch"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,31 +21,6 @@ SMALL: Final[dict[str, Any]] = {
     "num_hidden_layers": 1,
     "layer_types": ["linear_attention"],
 }
-
-
-def _config(module: str, name: str, **sizes: Any) -> Any:
-    place = module.replace("modeling", "configuration")
-    return getattr(importlib.import_module(place), name)(**SMALL, **sizes)
-
-
-def qwen_config() -> Any:
-    """Two value heads a key head."""
-    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    return _config(
-        QWEN, "Qwen3NextConfig", linear_key_head_dim=16, linear_value_head_dim=32, **heads
-    )
-
-
-def kimi_config() -> Any:
-    return _config(KIMI, "KimiLinearConfig", linear_num_heads=2, linear_head_dim=32)
-
-
-def qwen() -> nn.Module:
-    return importlib.import_module(QWEN).Qwen3NextGatedDeltaNet(qwen_config(), layer_idx=0)
-
-
-def kimi() -> nn.Module:
-    return importlib.import_module(KIMI).KimiLinearDeltaAttention(kimi_config(), layer_idx=0)
 
 
 @contextmanager
@@ -65,46 +40,57 @@ def _is_decorated(value: Any, place: str) -> bool:
     return bool(plain) and plain is not value and plain.__module__ == place
 
 
-def _layer_of(
-    place: str, make: Callable[[], nn.Module], config: Callable[[], Any]
-) -> Callable[..., Any]:
+def _adapter(
+    name: str, place: str, attention: str, configured: str, **sizes: Any
+) -> FunctionAdapter:
+    """The adapter of a class of a model file; see `layer`.
+
+    Args:
+        attention, configured: the names of the class, and of that of its configuration.
+    """
+
+    def config() -> Any:
+        module = importlib.import_module(place.replace("modeling", "configuration"))
+        return getattr(module, configured)(**SMALL, **sizes)
+
+    def make() -> nn.Module:
+        return getattr(importlib.import_module(place), attention)(config(), layer_idx=0)
+
     def transformers_layer(
         hidden: Tensor, *, cache: Any, attention_mask: Tensor | None, use_cache: bool
     ) -> tuple[Tensor, Any]:
-        kept = importlib.import_module("transformers").DynamicCache(config=config())
-        cache = kept if use_cache and cache is None else cache
+        if use_cache and cache is None:
+            cache = importlib.import_module("transformers").DynamicCache(config=config())
         with _torch_functions(place):
-            found = module_in(make, hidden.dtype)(
-                hidden, cache_params=cache, attention_mask=attention_mask
-            )
-        return found, cache
+            module = module_in(make, hidden.dtype)
+            return module(hidden, cache_params=cache, attention_mask=attention_mask), cache
 
-    transformers_layer.__qualname__ = f"{place}.{make.__name__}"
-    return transformers_layer
-
-
-def _reset(cache: Any) -> None:
-    cache.reset()
-
-
-def _reorder(cache: Any, order: Tensor) -> None:
-    cache.reorder_cache(order)
-
-
-def _adapter(
-    name: str, place: str, make: Callable[[], nn.Module], config: Callable[[], Any]
-) -> FunctionAdapter:
+    transformers_layer.__qualname__ = f"{place}.{attention}"
     return layer(
-        _layer_of(place, make, config),
+        transformers_layer,
         name,
-        dtypes=("fp32", "bf16"),
         reference="fp64",
-        reset=_reset,
-        reorder=_reorder,
         environment=lambda: versions("transformers"),
         missing=lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
     )
 
 
-KIMI_LAYER: Final = _adapter("transformers-kimi-layer", KIMI, kimi, kimi_config)
-QWEN_LAYER: Final = _adapter("transformers-qwen3-next-layer", QWEN, qwen, qwen_config)
+KIMI_LAYER: Final = _adapter(
+    "transformers-kimi-layer",
+    KIMI,
+    "KimiLinearDeltaAttention",
+    "KimiLinearConfig",
+    linear_num_heads=2,
+    linear_head_dim=32,
+)
+QWEN_LAYER: Final = _adapter(
+    "transformers-qwen3-next-layer",
+    QWEN,
+    "Qwen3NextGatedDeltaNet",
+    "Qwen3NextConfig",
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=32,
+)
+"""Two value heads a key head."""

@@ -8,7 +8,6 @@ import abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of
@@ -23,7 +22,6 @@ from kdaverify.operator import Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.misreading import Misreading
-from kdaverify.operators.sizes import below
 
 ALIKE: Final = 0.05
 """A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a
@@ -44,13 +42,11 @@ class BoundedOperator(FunctionOperator):
     """An operator whose errors are counted rounding by rounding.
 
     Args:
-        sizes: fields of a problem that are made smaller, and the sizes tried.
         options: a field of a problem -> its values, to find out which one a function follows that
             does not take it as a keyword.
     """
 
     resampled = True
-    sizes: ClassVar[Mapping[str, tuple[int, ...]]]
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @abc.abstractmethod
@@ -76,24 +72,6 @@ class BoundedOperator(FunctionOperator):
     def pack(self, dtype: str) -> Any:
         """A small pack, where there are packs."""
         return self.probe(dtype)
-
-    @abc.abstractmethod
-    def named_problems(self, dtype: str, profile: str) -> Mapping[str, Any]:
-        """The panel: problems by the name of what each exposes."""
-
-    @abc.abstractmethod
-    def random_problems(self, dtype: str) -> SearchStrategy[Any]:
-        """Random problems in a format, whatever an implementation takes."""
-
-    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> SearchStrategy[Any]:
-        """Inside what an implementation takes.
-
-        Args:
-            bounds: fields that problems are to have, or None.
-        """
-        return self.random_problems(dtype).map(
-            lambda problem: self.within(adapter, problem.replace(**(bounds or {})))
-        )
 
     @abc.abstractmethod
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> Any:
@@ -123,19 +101,8 @@ class BoundedOperator(FunctionOperator):
         formats = {name: self.output_format(name, contract, io) for name in exact}
         return bounded_reference(exact, kernel, formats, traits)
 
-    def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
-        del output, contract
-        return io
-
     def panel(self, adapter: Adapter, profile: str) -> Choices:
-        """Inside what is taken; problems that become the same one are tested once."""
-        found = [dict[str, tuple[str, Any]]() for _ in adapter.dtypes]
-        for dtype, of_format in zip(adapter.dtypes, found, strict=True):
-            for name, problem in self.named_problems(dtype, profile).items():
-                inside = self.within(adapter, problem)
-                if adapter.supports(inside) is None:
-                    of_format.setdefault(inside.to_json(), (f"{dtype}-{name}", inside))
-        return thinned(adapter, profile, [[*each.values()] for each in found])
+        return thinned(adapter, profile, self.panels(adapter, profile))
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
         return thinned(
@@ -184,12 +151,6 @@ class BoundedOperator(FunctionOperator):
         del turn
         found = self.within(adapter, self.sized(rule, dtype, seed=seed))
         return None if adapter.supports(found) else found
-
-    def smaller(
-        self, problem: Any, detail: Mapping[str, Any]
-    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-        for axis, sizes in self.sizes.items():
-            yield from (({axis: size}, detail) for size in below(getattr(problem, axis), sizes))
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
         """Compares what came with the exact outputs under every value of an option that the

@@ -5,10 +5,11 @@ it does not take is not tested.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
+from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
@@ -16,10 +17,12 @@ from kdaverify.adapters.entry_point import Function
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
+from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
-from kdaverify.operator import CallOperator
+from kdaverify.operator import CallOperator, Choices
+from kdaverify.operators.sizes import below
 
 
 @final
@@ -47,6 +50,10 @@ class FunctionTakes:
             else wanted
         )
 
+    def has(self, name: str) -> bool:
+        """Whether a parameter is taken, or an option declared."""
+        return name in self.names or self.words.get(name) is not None
+
     def fixed(self, name: str, wanted: Any) -> Any:
         """What a keyword is: what is wanted, or what is declared
         where the function does not take it.
@@ -55,7 +62,7 @@ class FunctionTakes:
 
 
 class FunctionOperator(CallOperator):
-    """An operator that functions implement.
+    """An operator that functions implement; one without exact values is judged by its laws alone.
 
     Args:
         positional: parameters passed by position, those that are optional last.
@@ -66,6 +73,7 @@ class FunctionOperator(CallOperator):
         formats: that can be judged; float64 is the oracle's own.
         width: the field of a problem that `widths` is about.
         has_backward: False where no function of it is differentiated.
+        sizes: fields of a problem that are made smaller, and the sizes tried.
     """
 
     positional: ClassVar[tuple[str, ...]]
@@ -76,6 +84,7 @@ class FunctionOperator(CallOperator):
     formats: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
     width: ClassVar[str]
     has_backward: ClassVar[bool] = True
+    sizes: ClassVar[Mapping[str, tuple[int, ...]]]
 
     def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.positional, self.keywords
@@ -169,6 +178,67 @@ class FunctionOperator(CallOperator):
     @abc.abstractmethod
     def fit(self, problem: Any, takes: FunctionTakes) -> Any:
         """The nearest problem that a function takes."""
+
+    @abc.abstractmethod
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, Any]:
+        """The panel: problems by the name of what each exposes."""
+
+    @abc.abstractmethod
+    def random_problems(self, dtype: str) -> SearchStrategy[Any]:
+        """Random problems in a format, whatever an implementation takes."""
+
+    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> SearchStrategy[Any]:
+        """Inside what an implementation takes.
+
+        Args:
+            bounds: fields that problems are to have, or None.
+        """
+        return self.random_problems(dtype).map(
+            lambda problem: self.within(adapter, problem.replace(**(bounds or {})))
+        )
+
+    def panel(self, adapter: Adapter, profile: str) -> Choices:
+        return [one for found in self.panels(adapter, profile) for one in found]
+
+    def panels(self, adapter: Adapter, profile: str) -> list[Choices]:
+        """The panel of each format, inside what is taken; problems that become the same one are
+        tested once.
+        """
+        found = [dict[str, tuple[str, Any]]() for _ in adapter.dtypes]
+        for dtype, of_format in zip(adapter.dtypes, found, strict=True):
+            for name, problem in self.named_problems(dtype, profile).items():
+                inside = self.within(adapter, problem)
+                if adapter.supports(inside) is None:
+                    of_format.setdefault(inside.to_json(), (f"{dtype}-{name}", inside))
+        return [[*each.values()] for each in found]
+
+    def smaller(
+        self, problem: Any, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        for axis, sizes in self.sizes.items():
+            yield from (({axis: size}, detail) for size in below(getattr(problem, axis), sizes))
+
+    def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> Any:
+        del problem, exposed, of, exponent
+        return self._no_oracle
+
+    def reference(
+        self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()
+    ) -> Reference:
+        raise NotImplementedError(self._no_oracle)
+
+    def gradient_reference(
+        self, call: Any, cotangents: Any, contract: Any, io: Format
+    ) -> Reference:
+        raise NotImplementedError(self._no_oracle)
+
+    @property
+    def _no_oracle(self) -> str:
+        return f"{self.name} has no oracle: it is judged by laws"
+
+    def output_format(self, output: str, contract: Any, io: Format) -> Format:
+        del output, contract
+        return io
 
     @abc.abstractmethod
     def probe(self, dtype: str) -> Any:

@@ -12,6 +12,7 @@ from kdaverify.adapters.base import AdapterError
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.operators.layer.call import LayerCall
 from kdaverify.operators.layer.laws import LAWS
 from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.operator import LAYER
@@ -111,10 +112,30 @@ def test_a_missing_cache_is_said() -> None:
     assert found.status is Status.ERROR and "wanted (out, cache), got no cache" in found.message
 
 
-def test_tokens_come_back_from_every_layout() -> None:
-    tokens = torch.randn(3, 5, D)
+def test_tokens_lie_in_every_layout_in_order() -> None:
+    tokens = torch.arange(1.0, 16).view(3, 5, 1)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1]])
-    for layout in (TokenLayout.beside_padding(mask, 5), TokenLayout.packed((5, 2, 4), 5)):
-        there = layout.there(tokens)
-        assert torch.equal(layout.back(there), tokens * layout.used[..., None])
-        assert not layout.padding(there).any()
+    padded, packed = TokenLayout.masked(mask, 5), TokenLayout.packed((5, 2, 4), 5)
+    assert padded.there(tokens)[..., 0].tolist() == [
+        [0, 0, 1, 2, 3, 4, 5],
+        [6, 0, 7, 0, 8, 0, 0],
+        [0, 0, 0, 0, 0, 0, 11],
+    ]
+    assert packed.there(tokens)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14]]
+    assert (padded.lengths, packed.lengths) == ((5, 3, 1), (5, 2, 4))
+    assert torch.equal(padded.empty[..., 0], mask == 0)
+
+
+def test_a_token_is_named_by_its_place_in_its_own_sequence() -> None:
+    hidden, offsets = torch.zeros(1, 9, D), torch.tensor([0, 4, 4, 9])
+    pack = LAYER.place("out", (0, 5, 3), LayerCall(hidden, cu_seqlens=offsets))
+    padded = LAYER.place("out", (0, 5, 3), LayerCall(hidden, torch.tensor([[0] * 4 + [1] * 5])))
+    assert pack.where == "sequence 2, token 1, column 3"
+    assert padded.where == "sequence 0, token 1, column 3"
+
+
+def test_a_failure_is_a_comparison_by_rows() -> None:
+    problem = LayerProblem(B=2, T=9)
+    (found,) = outcomes(faulty("window shifted"), "cut", problem)
+    assert found.comparison is not None and found.comparison.statistic == "row"
+    assert "x tolerance" in found.message and "cut at 1" in found.message

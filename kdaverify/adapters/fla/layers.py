@@ -65,26 +65,15 @@ def _absent() -> str | None:
     return absent(("fla.layers", "transformers"), INSTALL) or missing("cuda", INSTALL)
 
 
-def _reset(cache: Any) -> None:
-    cache.reset()
-
-
-def _reorder(cache: Any, order: Tensor) -> None:
-    cache.reorder_cache(order)
-
-
 def _adapter(name: str, make: Callable[[], nn.Module]) -> FunctionAdapter:
     """Isolated, as its kernels can take their process with them."""
     native = torch.cuda.is_available()
     return layer(
         _layer_of(make),
         name,
-        dtypes=("fp32", "bf16"),
         longest=4096 if native else LONGEST,
         device="cuda" if native else "cpu",
         isolate=True,
-        reset=_reset,
-        reorder=_reorder,
         proof=last_run,
         environment=lambda: {**versions("fla-core", "triton"), "mode": mode()},
         missing=_absent,

@@ -52,6 +52,12 @@ def nothing_else(_: Problem) -> tuple[Problem, ...]:
     return ()
 
 
+def stated(cases: Callable[..., object]) -> str:
+    """The statement of a law that a function's docstring is: its words from a small letter on."""
+    sentence = (cases.__doc__ or "").strip()
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")
+
+
 DEEPEST: Final = -60.0
 """Nats over a sequence: exp(-60) times 2^-20 times any random value is a normal number of fp32."""
 
@@ -110,6 +116,7 @@ class Law:
         judged: whether results are held against truth and tolerance, as the cost of a problem then
             requires smaller
         ones; bits need neither.
+        needs: parameters and functions of a declaration without which it cannot be tested.
     """
 
     name: str
@@ -122,6 +129,7 @@ class Law:
     draws: Any = field(default_factory=Draws)
     backward: bool = False
     judged: bool = False
+    needs: tuple[str, ...] = ()
 
 
 JUDGED: Final = 1 / 16

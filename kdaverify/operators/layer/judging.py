@@ -1,127 +1,121 @@
-"""Tests a law: every case against the plain call, and its negative control first."""
+"""Compares the cases of a law with the plain call, and their negative controls too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 import torch
-from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.by_rows import reference_by_rows
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import Reference
 from kdaverify.checks.calls.bits import same_bits
+from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
-from kdaverify.operators.layer.laws import LayerCase, LayerLaw
+from kdaverify.operators.layer.call import LayerCall
+from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.problem import LayerProblem
 from kdaverify.operators.layer.schedule import REFUSED
-from kdaverify.operators.layer.tolerance import LayerReference, cotangents, reference, rms_of, run
+from kdaverify.operators.layer.tolerance import PlainCall, cotangents, plain_call, run
+
+METHOD: Final = "plain calls of the layer itself"
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """A call, and which of its rows are tokens of the problem.
+
+    Args:
+        said: how the tokens were computed, in words.
+        control: the call without what the law is about; it must be wrong, or the case is
+            inconclusive.
+    """
+
+    call: LayerCall
+    layout: TokenLayout
+    said: str
+    control: LayerCall | None = None
+
 
 Check = Callable[[Adapter, LayerProblem], list[Outcome]]
-Run = Callable[..., Tensor]
+Cases = Callable[[LayerProblem], Iterator[LayerCase]]
 
 
-def checked(law: LayerLaw) -> Check:
-    """The check of a law."""
+def compared(cases: Cases, output: str = "out") -> Check:
+    """The check that every token of every case has what the plain call has.
+
+    Args:
+        output: out, or dhidden.
+    """
 
     def check(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
-        try:
-            return _repeated(adapter, problem) if law.name == "repeat" else _cases(adapter, problem)
-        except CallError as fault:
-            refused = REFUSED in fault.message
-            return (
-                skipped(fault.message)
-                if refused
-                else [Outcome(fault.output, fault.status, fault.message)]
-            )
-
-    def _cases(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
-        lengths = tuple(_lengths(law, problem)) if law.of_gradients else None
-        held = reference(adapter, problem, lengths)  # pyright: ignore[reportArgumentType]
-        if not bool(torch.isfinite(held.truth).all()):
-            return [Outcome("out", Status.NONFINITE, f"{law.name}: the plain call is not finite")]
-        outcome = skipped(f"{law.name}: the problem is too short")
-        for case in law.cases(problem):
-            outcome = [_judged(adapter, problem, law, case, held)]
-            if outcome[0].status is not Status.PASS:
+        found = skipped("the problem is too short")
+        for case in cases(problem):
+            found = [_judged(adapter, problem, case, output)]
+            if found[0].status is not Status.PASS:
                 break
-        return outcome
+        return found
 
-    return check
+    return _unless_refused(check)
 
 
 def _repeated(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
     if not adapter.deterministic:
-        return skipped("repeat: it declares deterministic=False")
+        return skipped("it declares deterministic=False")
     call = problem.inputs()
     first, second = (run(adapter, call) for _ in range(2))
     return same_bits({"out": first}, {"out": second}, call, "in a second call")
 
 
-def _lengths(law: LayerLaw, problem: LayerProblem) -> list[int]:
-    """How many tokens of each sequence a law's call has."""
-    return next(law.cases(problem)).layout.used.sum(1).tolist()
+def _unless_refused(check: Check) -> Check:
+    def watched(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
+        try:
+            return check(adapter, problem)
+        except CallError as fault:
+            found = Outcome(fault.output, fault.status, fault.message)
+            return skipped(fault.message) if REFUSED in fault.message else [found]
+
+    return watched
 
 
-def _judged(
-    adapter: Adapter,
-    problem: LayerProblem,
-    law: LayerLaw,
-    case: LayerCase,
-    held: LayerReference,
-) -> Outcome:
-    output, layout = ("dhidden" if law.of_gradients else "out"), case.layout
-    loss = (
-        layout.there(cotangents(problem, tuple(_lengths(law, problem))))
-        if law.of_gradients
-        else None
-    )
-    rows = run(adapter, case.call, loss)
-    ratios = held.ratios(layout.back(rows)).where(layout.used, 0.0)
-    said = f"{output}: {law.name}, {case.said}"
-    padding = layout.padding(rows)
-    if law.of_gradients and bool((padding != 0).any()):
-        return Outcome(
-            output,
-            Status.FAIL,
-            f"{said}: padding has gradients up to {float(padding.abs().max()):.3g}, exactly 0 is"
-            " wanted",
-        )
-    if bool((ratios > 1).any()):
-        return _failed(output, said, ratios, layout.back(rows), held)
-    if case.control is not None and not _differs(adapter, case, loss, held):
-        return Outcome(
-            output,
-            Status.SKIP,
-            f"{said}: inconclusive: the negative control is within the tolerance too",
-        )
-    return Outcome(
-        output, Status.PASS, f"{said}: error within the tolerance", excess=float(ratios.max())
-    )
+repeated: Final = _unless_refused(_repeated)
 
 
-def _differs(adapter: Adapter, case: LayerCase, loss: Tensor | None, held: LayerReference) -> bool:
+def _judged(adapter: Adapter, problem: LayerProblem, case: LayerCase, output: str) -> Outcome:
+    lengths = case.layout.lengths if output == "dhidden" else None
+    plain = plain_call(adapter, problem, lengths)  # pyright: ignore[reportArgumentType]
+    if not bool(torch.isfinite(plain.truth).all()):
+        return Outcome(output, Status.NONFINITE, f"{output}: the plain call is not finite")
+    held = _reference(plain, case.layout, output, problem.dtype)
+    loss = None if lengths is None else case.layout.there(cotangents(problem, lengths))
+
+    def comparison(call: LayerCall) -> Comparison:
+        return compare(output, run(adapter, call, loss), held, call)
+
+    found = comparison(case.call)
+    if found.status is Status.PASS and case.control and not _is_wrong(comparison, case.control):
+        reason = "inconclusive: the negative control is within the tolerance too"
+        return Outcome(output, Status.SKIP, f"{output}: {case.said}: {reason}")
+    return Outcome(output, found.status, f"{case.said}: {found}", found, METHOD)
+
+
+def _is_wrong(comparison: Callable[[LayerCall], Comparison], control: LayerCall) -> bool:
     """Whether the call without what the law is about is wrong, or declined."""
-    assert case.control is not None
     try:
-        rows = run(adapter, case.control, loss)
+        return comparison(control).status is not Status.PASS
     except CallError:
         return True
-    ratios = held.ratios(case.layout.back(rows)).where(case.layout.used, 0.0)
-    return bool((ratios > 1).any())
 
 
-def _failed(output: str, said: str, ratios: Tensor, found: Tensor, held: LayerReference) -> Outcome:
-    wrong = ratios > 1
-    b, t = (int(i) for i in torch.unravel_index(ratios.argmax(), ratios.shape))
-    first = wrong[b].nonzero()[0].item()
-    error = float(rms_of(found - held.truth)[b, t])
-    lost = not bool(torch.isfinite(found).all())
-    message = (
-        f"{said}: error {error:.3g} (rms over the width), tolerance {float(held.allowed[b, t]):.3g}"
-        f" ({float(ratios[b, t]):.3g}x tolerance) at sequence {b}, token {t} of {ratios.shape[1]};"
-        f" {int(wrong.sum())} of {wrong.numel()} tokens are wrong, the first of this sequence is"
-        f" token {first}\n  rms of the plain call there {float(rms_of(held.truth)[b, t]):.3g}"
-    )
-    status = Status.NONFINITE if lost else Status.FAIL
-    return Outcome(output, status, message, excess=float(ratios.max()))
+def _reference(plain: PlainCall, layout: TokenLayout, output: str, dtype: str) -> Reference:
+    """What the rows of a call are to be. Rows without a token have no exact value; their gradients
+    are exactly 0.
+    """
+    truth, allowed = layout.there(plain.truth), layout.there(plain.allowed[..., None])
+    rows = {"zero" if output == "dhidden" else "undefined": layout.empty.expand_as(truth)}
+    return reference_by_rows(output, truth, allowed, FORMATS[dtype], METHOD, **rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, Self
 
 import torch
@@ -14,72 +13,38 @@ ABSENT: Final = -1
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Math: token t of sequence b is row at[b, t] of the flattened call, and absent where that is
-    -1.
+    """Math: row [i, j] of a call is token t of sequence b, where token[i, j] = b T + t.
 
     Args:
-        shape: rows and columns of the call.
-        at: [B, T].
+        T: tokens of each sequence of the problem.
+        token: [rows, columns] of the call, ABSENT where there is none.
     """
 
-    shape: tuple[int, int]
-    at: Tensor
+    T: int
+    token: Tensor
 
     @classmethod
-    def in_place(cls, B: int, T: int, *, until: int | None = None) -> Self:
-        """As the problem has them, of which the first `until` of each sequence are compared."""
-        at = torch.arange(B * T).view(B, T)
-        at[:, T if until is None else until :] = ABSENT
-        return cls((B, T), at)
-
-    @classmethod
-    def beside_padding(cls, mask: Tensor, T: int) -> Self:
-        """The next tokens of each sequence where a row of the mask is 1."""
-        at = torch.full((len(mask), T), ABSENT)
-        for b, row in enumerate(mask):
-            columns = row.nonzero()[:, 0]
-            at[b, : len(columns)] = b * mask.shape[1] + columns
-        return cls((mask.shape[0], mask.shape[1]), at)
+    def masked(cls, mask: Tensor, T: int) -> Self:
+        """The next token of each sequence where its row of the mask is 1."""
+        token = T * torch.arange(len(mask))[:, None] + mask.cumsum(1) - 1
+        return cls(T, token.where(mask > 0, ABSENT))
 
     @classmethod
     def packed(cls, lengths: tuple[int, ...], T: int) -> Self:
         """One sequence after the other, in one row."""
-        at = torch.full((len(lengths), T), ABSENT)
-        for b, (first, length) in enumerate(zip(offsets(lengths), lengths, strict=False)):
-            at[b, :length] = torch.arange(first, first + length)
-        return cls((1, sum(lengths)), at)
+        rows = [torch.arange(b * T, b * T + length) for b, length in enumerate(lengths)]
+        return cls(T, torch.cat(rows)[None])
 
     @property
-    def used(self) -> Tensor:
-        """[B, T], whether a token is in the call."""
-        return self.at >= 0
+    def empty(self) -> Tensor:
+        """[rows, columns, 1], whether a row of the call holds no token."""
+        return (self.token == ABSENT)[..., None]
 
-    def there(self, tokens: Tensor, elsewhere: Tensor | None = None) -> Tensor:
-        """Tokens [B, T, D] in the rows of the call.
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many tokens of each sequence the call has; at least one of each."""
+        return tuple(torch.bincount(self.token[self.token >= 0] // self.T).tolist())
 
-        Args:
-            elsewhere: what the other rows hold; 0 by default.
-        """
-        D = tokens.shape[-1]
-        rows = (
-            tokens.new_zeros(*self.shape, D) if elsewhere is None else elsewhere.clone()
-        ).flatten(0, 1)
-        rows[self.at[self.used]] = tokens[self.used]
-        return rows.view(*self.shape, D)
-
-    def back(self, rows: Tensor) -> Tensor:
-        """Rows of the call at their tokens; 0 where a token is absent."""
-        tokens = rows.new_zeros(*self.at.shape, rows.shape[-1])
-        tokens[self.used] = rows.flatten(0, 1)[self.at[self.used]]
-        return tokens
-
-    def padding(self, rows: Tensor) -> Tensor:
-        """The rows of the call that hold no token of the problem."""
-        own = torch.ones(self.shape[0] * self.shape[1], dtype=torch.bool)
-        own[self.at[self.used]] = False
-        return rows.flatten(0, 1)[own]
-
-
-def offsets(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the sequences of a pack begin, and where the last one ends."""
-    return (0, *accumulate(lengths))
+    def there(self, tokens: Tensor, elsewhere: Tensor | float = 0.0) -> Tensor:
+        """Tokens [B, T, D] in the rows of the call, and `elsewhere` in those without one."""
+        return torch.where(self.empty, elsewhere, tokens.flatten(0, 1)[self.token]).to(tokens.dtype)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from kdaverify.operators.layer.call import LayerCall
+from oracles.signature import Role
 
 REFUSED = "the layer refuses"
 """Begins the message of a call that the layer declines."""
@@ -50,11 +51,11 @@ class ScheduledLayer:
         cache, found = self._prepared(call), list[Tensor]()
         order = torch.tensor(call.order or [*range(len(call.hidden))])
         for turn, part in enumerate(_parts_of(call)):
-            if turn == 1 and call.order:
-                cache = cache if call.severed else self._changed(self.reorder, cache, order)
+            if turn == 1 and call.order and not call.severed:
+                cache = self._changed(self.reorder, cache, order)
             if turn == 1 and call.branched:
                 self._called(_other(part), copy.deepcopy(cache))
-            rows = _ordered(part, order) if turn else part
+            rows = _tokens(part, lambda x: x[order]) if turn else part
             out, cache = self._called(rows, None if call.severed and call.is_plain else cache)
             found.append(out[order.argsort()] if turn else out)
         return torch.cat(found, 1)
@@ -64,9 +65,9 @@ class ScheduledLayer:
         if not call.before:
             return None
         _, used = self._called(_other(call), None)
-        if call.before == "sequence":
-            return used if call.severed else None
-        return used if call.severed else self._changed(self.reset, used)
+        if call.severed:
+            return used
+        return None if call.before == "sequence" else self._changed(self.reset, used)
 
     def _called(self, call: LayerCall, cache: Any) -> tuple[Tensor, Any]:
         keywords: dict[str, Any] = {
@@ -95,29 +96,16 @@ class ScheduledLayer:
         return cache if after is None else after
 
 
-def _columns(call: LayerCall, first: int, end: int) -> LayerCall:
-    mask = call.attention_mask
-    return LayerCall(
-        call.hidden[:, first:end].contiguous(),
-        None if mask is None else mask[:, first:end].contiguous(),
-        call.cu_seqlens,
-        cached=call.cached,
-    )
+def _tokens(call: LayerCall, change: Callable[[Tensor], Tensor]) -> LayerCall:
+    """A call with hidden and mask changed alike."""
+    return call.mapped(lambda x: change(x).contiguous(), Role.TOKEN)
 
 
 def _parts_of(call: LayerCall) -> Iterator[LayerCall]:
     for first, end in zip((0, *call.cuts), (*call.cuts, call.hidden.shape[1]), strict=True):
-        yield _columns(call, first, end)
-
-
-def _ordered(call: LayerCall, order: Tensor) -> LayerCall:
-    mask = call.attention_mask
-    return LayerCall(
-        call.hidden[order], None if mask is None else mask[order], call.cu_seqlens, call.cached
-    )
+        yield _tokens(call, lambda x, span=slice(first, end): x[:, span])
 
 
 def _other(call: LayerCall) -> LayerCall:
     """Another sequence of the same shape: the tokens backwards, negated and larger."""
-    mask = call.attention_mask
-    return LayerCall(-2 * call.hidden.flip(1), mask, call.cu_seqlens, call.cached)
+    return replace(call, hidden=-2 * call.hidden.flip(1))

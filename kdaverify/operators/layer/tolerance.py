@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -44,15 +44,11 @@ WIDE: Final = "fp64"
 
 
 @dataclass(frozen=True)
-class LayerReference:
+class PlainCall:
     """Args: truth: [B, T, D] in float64; allowed: [B, T], rms over D."""
 
     truth: Tensor
     allowed: Tensor
-
-    def ratios(self, found: Tensor) -> Tensor:
-        """[B, T], error / tolerance; inf where it is not finite."""
-        return (rms_of(found.double() - self.truth) / self.allowed).nan_to_num(torch.inf)
 
 
 def rms_of(rows: Tensor) -> Tensor:
@@ -69,9 +65,9 @@ def run(adapter: Adapter, call: LayerCall, cotangents: Tensor | None = None) -> 
 
 
 @lru_cache(maxsize=4)
-def reference(
+def plain_call(
     adapter: Adapter, problem: LayerProblem, lengths: tuple[int, ...] | None = None
-) -> LayerReference:
+) -> PlainCall:
     """Of out; of the gradient of hidden where `lengths` are given, of what the loss sees."""
     hidden = problem.inputs().hidden
     loss = None if lengths is None else cotangents(problem, lengths)
@@ -82,7 +78,7 @@ def reference(
     if loss is None:
         errors = _with_prefixes(adapter, hidden, truth, errors)
     floor = torch.maximum(errors.median(), FORMATS[problem.dtype].unit * rms_of(truth))
-    return LayerReference(truth, FACTOR * torch.maximum(errors, floor))
+    return PlainCall(truth, FACTOR * torch.maximum(errors, floor))
 
 
 def cotangents(problem: LayerProblem, lengths: tuple[int, ...]) -> Tensor:
@@ -92,31 +88,21 @@ def cotangents(problem: LayerProblem, lengths: tuple[int, ...]) -> Tensor:
 
 
 def _alone(adapter: Adapter, hidden: Tensor, loss: Tensor | None) -> Tensor:
-    rows = range(len(hidden))
-    return torch.cat(
-        [
-            run(
-                adapter,
-                LayerCall(hidden[b : b + 1].contiguous()),
-                None if loss is None else loss[b : b + 1].contiguous(),
-            )
-            for b in rows
-        ]
-    )
+    calls = [LayerCall(row.contiguous()) for row in hidden.split(1)]
+    losses = [None] * len(calls) if loss is None else [row.contiguous() for row in loss.split(1)]
+    return torch.cat([run(adapter, *one) for one in zip(calls, losses, strict=True)])
 
 
 def _perturbed(problem: LayerProblem, hidden: Tensor) -> list[Tensor]:
     spacing = 2 * FORMATS[problem.dtype].unit
-    drawn = [
-        torch.from_numpy(Stream(problem.seed, "perturbed", str(turn)).normal(*hidden.shape))
-        for turn in range(SAMPLES)
-    ]
-    return [(hidden.double() * (1 + spacing * x.clamp(-1, 1))).to(hidden.dtype) for x in drawn]
+    streams = [Stream(problem.seed, "perturbed", str(turn)) for turn in range(SAMPLES)]
+    drawn = [torch.from_numpy(stream.normal(*hidden.shape)).clamp(-1, 1) for stream in streams]
+    return [(hidden.double() * (1 + spacing * x)).to(hidden.dtype) for x in drawn]
 
 
 def _with_prefixes(adapter: Adapter, hidden: Tensor, truth: Tensor, errors: Tensor) -> Tensor:
     found = errors.clone()
     for length in (n for n in PREFIXES if n < hidden.shape[1]):
-        own: Any = _alone(adapter, hidden[:, :length].contiguous(), None)
+        own = _alone(adapter, hidden[:, :length].contiguous(), None)
         found[:, :length] = torch.maximum(found[:, :length], rms_of(own - truth[:, :length]))
     return found
