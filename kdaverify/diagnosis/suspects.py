@@ -17,10 +17,6 @@ from kdaverify.faults.fault import Fault
 from kdaverify.faults.hosts import host_of
 from kdaverify.faults.kernel import Patch
 
-RANDOM = "D"
-"""The class of faults that strike at random: no two runs of them are alike."""
-
-
 _RIGHT: Final = Fault(
     id="right",
     title="nothing",
@@ -105,7 +101,7 @@ def _known(question: PropertyCase, judged: Adapter, *, random: bool = False) -> 
         for operator in judged.operator.related(judged)
         for fault in FAULTS.values()
         if fault.operator == operator
-        and (fault.kind == RANDOM) is random
+        and fault.random is random
         and question.problem.dtype in fault.dtypes
     ]
 

@@ -205,6 +205,7 @@ FAULTS: Final = (
         "a gradient of the state after a chunk",
         ("dk",),
         backwards(wy_bwd=_accumulation_dropped),
+        varies=False,
         graded=True,
     ),
     _backward(
@@ -215,6 +216,7 @@ FAULTS: Final = (
         "rare: one call in ten",
         ("dq", "dk", "dg"),
         backwards_at_random(0.1, intra_bwd=_garbage_of_a_bad_configuration),
+        varies=True,
     ),
     _backward(
         "C1",

@@ -67,6 +67,8 @@ class Fault:
             not have is left out.
         graded: whether it has a strength.
         operator: whose right kernel it is a patch of; a key of `faults.hosts.HOSTS`.
+        varies: whether equal calls differ; None: those of class D do. A compiler's error, of class
+            D, is the same on every call, and a rare tuning configuration, of class F, is not.
     """
 
     id: str
@@ -80,6 +82,12 @@ class Fault:
     dtypes: tuple[str, ...] = DTYPES
     graded: bool = False
     operator: str = "kda"
+    varies: bool | None = None
+
+    @property
+    def random(self) -> bool:
+        """Whether it strikes on some calls alone: no two runs of it are alike."""
+        return self.kind == "D" if self.varies is None else self.varies
 
     @property
     def strengths(self) -> tuple[float, ...]:

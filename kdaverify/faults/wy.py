@@ -72,5 +72,6 @@ FAULTS: Final = (
         "V above 64",
         ("u", "o", "dk"),
         staged(wy=_operand_clobbered),
+        varies=False,
     ),
 )

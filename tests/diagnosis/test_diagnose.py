@@ -71,6 +71,7 @@ def a_case(**fields: object) -> PropertyCase:
         (kernels.key_decay_applied_twice, a_case(), "H1"),
         (kernels.ignores_cu_seqlens, a_case(lengths=(2, 2)), "V11"),
         (kernels.last_gate_from_padding, a_case(), "H6"),
+        (find("fault:WU9"), a_case(V=72), "WU9"),
         (find("fault:B25"), PropertyCase("gradients", SMALL, {"of": "both"}), "B25"),
         (find("fault:S8"), PropertyCase("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
         (

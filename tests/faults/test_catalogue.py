@@ -57,6 +57,13 @@ def test_every_fault_has_a_trigger_and_a_class() -> None:
     assert all(fault.kind in KINDS and fault.outputs and fault.trigger for fault in EVERY_FAULT)
 
 
+def test_a_compilers_error_is_no_race() -> None:
+    """Faults that give the same outputs on every call are compared like those of other classes."""
+    exceptions = {fault.id: fault.random for fault in EVERY_FAULT if fault.varies is not None}
+    assert exceptions == {"WU9": False, "B21": False, "L6": True}
+    assert all(fault.random is (fault.kind == "D") for fault in EVERY_FAULT if fault.varies is None)
+
+
 def test_the_reference_page_holds_the_catalogue() -> None:
     page = (ROOT / "docs" / "faults.md").read_text().splitlines()
     rows = [
