@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+REFUSED = "refused by the kernel: "
+"""How the reason of a skip begins where the kernel itself said that it takes no such call; the
+decision lists those as not tested."""
+
 
 class Status(StrEnum):
     """PASS, SKIP and UNANSWERED are the only values that do not reject."""

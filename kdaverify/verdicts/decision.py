@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Protocol
 
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import REFUSED, Status
 from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.paired import Paired
 from kdaverify.verdicts.seal import Expected
@@ -216,11 +216,13 @@ def conclude(
     ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)
     excused = (f"{NOT_TESTED}{name} ({why})" for name, why in expected.excused.items())
     outside = (f"{NOT_TESTED}{what}" for what in expected.outside)
+    refused = (f"{NOT_TESTED}{why}" for why in counted.skipped if why.startswith(REFUSED))
     covered = (f"{COVERAGE}{one}" for one in expected.covered)
     reasons = (
         *(reason for kind in WEIGHT for reason in weighed[kind]),
         *excused,
         *outside,
+        *refused,
         *covered,
     )
     return Conclusion(ruling, reasons, (*weighed[Ruling.ERROR], *weighed[Ruling.INSUFFICIENT]))

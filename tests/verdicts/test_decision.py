@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import REFUSED, Status
 from kdaverify.verdicts.decision import Decision, Expected, Ruling, decide, heaviest
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
@@ -65,6 +65,13 @@ def test_why_nothing_passed_says_whether_all_was_skipped() -> None:
         decide([*skipped, row(Status.FAIL)], EXPECTED).reasons[-1]
         == "nothing passed: no device (and 1 more reason)"
     )
+
+
+def test_what_the_kernel_refuses_is_listed_as_not_tested() -> None:
+    refused = row(Status.SKIP, case="kda-1", message=f"{REFUSED}tensors that are views (said so)")
+    found = decide([*FULL, refused, row(Status.SKIP, case="kda-2", message="no packs")], EXPECTED)
+    assert found.ruling is Ruling.ACCEPT
+    assert found.reasons == (f"not tested: {REFUSED}tensors that are views (said so)",)
 
 
 def test_nothing_at_all_is_no_evidence() -> None:
@@ -171,7 +178,7 @@ RAISED = (
     "the kernel raised AttributeError: module 'torch' has no attribute 'scan' (__init__.py:9 in"
     " __getattr__, called at port.py:{} in port)"
 )
-REFUSED = row(
+KEYWORD = row(
     property="calls",
     output="call",
     case="kda-7",
@@ -187,7 +194,7 @@ def errors(*messages: str) -> list[Verdict]:
 
 def test_the_same_error_in_every_case_is_no_rejection() -> None:
     decision = decide(
-        [*errors(RAISED.format(3), RAISED.format(9)), REFUSED, row(Status.SKIP, case="kda-8")],
+        [*errors(RAISED.format(3), RAISED.format(9)), KEYWORD, row(Status.SKIP, case="kda-8")],
         EXPECTED,
     )
     assert decision.ruling is Ruling.INSUFFICIENT

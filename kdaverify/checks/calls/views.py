@@ -4,9 +4,11 @@ and nothing else of its memory counts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Final, TypeVar
 
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
@@ -19,8 +21,29 @@ from kdaverify.checks.calls.layouts import (
     in_groups,
 )
 from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import REFUSED, Status
 from oracles.signature import Role, TensorCall
+
+X = TypeVar("X")
+_ABOUT_MEMORY: Final = re.compile(r"contiguous|\bstrides?\b|\balign(ed|ment)\b", re.IGNORECASE)
+
+
+def _unless_refused(call: Callable[[], X]) -> X:
+    """What a call on views returns.
+
+    Raises:
+        Unreachable: the kernel says that it takes no tensor that lies so in memory, as
+            TORCH_CHECK(x.is_contiguous()) does: its caller gets an error and no wrong number.
+    """
+    try:
+        return call()
+    except CallError as error:
+        if error.status is Status.ERROR and _ABOUT_MEMORY.search(error.message):
+            said = error.message.partition("\n")[0]
+            raise Unreachable(f"{REFUSED}tensors that are views ({said})") from error
+        raise
 
 
 def _viewed(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
@@ -74,7 +97,7 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
 
     return same_or_right(
         case.run(dense),
-        case.run(dense, copied=laid),
+        _unless_refused(lambda: case.run(dense, copied=laid)),
         lambda found: case.judged(found, dense),
         "from views of stride 0",
     )
@@ -94,7 +117,7 @@ def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Ten
         # a dataclass each
         return replace(there.copied(), **room.tensors)  # pyright: ignore[reportArgumentType]
 
-    found = run(inputs=there, copied=laid)
+    found = _unless_refused(lambda: run(inputs=there, copied=laid))
     room.check()
     return {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
 
@@ -111,7 +134,7 @@ def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     case.reaches("memory")
     there = case.inputs.on(case.place)
     room = GuardedMemory(layout, case.loss_on(case.place))
-    found = case.back(case.loss_of(room.tensors), there)
+    found = _unless_refused(lambda: case.back(case.loss_of(room.tensors), there))
     room.check()
     back = {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
     return same_or_right(

@@ -89,3 +89,28 @@ class _Dying(Several):
 
 
 DYING = _Dying()
+
+
+def test_a_device_that_a_rule_lost_is_not_the_next_rule_s(
+    isolated: Callable[[str], Isolated],
+) -> None:
+    kernel = isolated("LOSING")
+    lost = outcomes("view-sliced", kernel)
+    assert [one.status for one in lost] == [Status.CRASH]
+    assert "illegal instruction" in lost[0].message
+    assert {one.status for one in outcomes("kept", kernel)} == {Status.PASS}
+
+
+class _Losing(Several):
+    """Loses its device in the first call on tensors that are not contiguous."""
+
+    lost = False
+
+    def forward(self, inputs: Inputs) -> Output:
+        self.lost = self.lost or not inputs.v.is_contiguous()
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal instruction was encountered")
+        return super().forward(inputs)
+
+
+LOSING = _Losing()

@@ -16,7 +16,8 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import RULES, questions
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.properties import check
-from kdaverify.faults.planted.rulebreakers import RIGHT, Derived
+from kdaverify.checks.status import REFUSED, Status
+from kdaverify.faults.planted.rulebreakers import RIGHT, Derived, port, right
 from kdaverify.faults.planted.widths import FAULTS
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
@@ -94,3 +95,30 @@ def test_a_backward_that_edits_an_input_is_found() -> None:
         str(outcome.status) for outcome in gradients(Editing(), problem, of="both")
     }
     assert {str(outcome.status) for outcome in gradients(EAGER, problem, of="both")} == {"PASS"}
+
+
+@pytest.mark.parametrize("rule", ["view-sliced", "view-swapped", "view-sliced-backward"])
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("q, k, v, g and out must be contiguous", Status.SKIP),
+        ("expected the last stride to be 1", Status.SKIP),
+        ("q: the address has to be aligned to 16 bytes", Status.SKIP),
+        ("index 7 is out of bounds", Status.ERROR),
+    ],
+)
+def test_a_kernel_may_refuse_views_in_so_many_words(rule: str, said: str, status: Status) -> None:
+    def refusing(x: Inputs, _: dict[Any, Any]) -> Any:
+        if not x.v.is_contiguous():
+            raise RuntimeError(said)
+        return right(x)
+
+    one = next(
+        one
+        for one in questions(EAGER, "acceptance")
+        if one.rule.name == rule and one.problem.dtype == "fp32"
+    )
+    (found,) = check("calls", port(refusing), one.problem, one.detail)
+    assert found.status is status
+    assert found.message.startswith(REFUSED) == (status is Status.SKIP)
+    assert said in found.message
