@@ -27,6 +27,10 @@ def _over_heads(per_value_head: Tensor) -> Tensor:
     return per_value_head.sum(3)
 
 
+def _substitute(A: Tensor, right: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """One pipeline, many roundings: the algebra is written once and tests this for every inexact
@@ -47,6 +51,7 @@ class Arithmetic:
             like any others, where samples for them decide those for later blocks.
         onto: (x, a, b) -> x + a b, of the state and what a chunk writes, and of both parts of o;
             None: the product by `dot`, then one sum.
+        substitute: (A, r) -> (I + A)^-1 r of a strictly lower triangular A, without the inverse.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
@@ -58,6 +63,7 @@ class Arithmetic:
     over_heads: Callable[[Tensor], Tensor] = _over_heads
     computes_padding: bool = False
     onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    substitute: Callable[[Tensor, Tensor], Tensor] = _substitute
 
 
 NATIVE = Arithmetic()

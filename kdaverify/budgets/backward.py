@@ -4,7 +4,7 @@ there and back, and the stochastic-rounding samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
 from kdaverify.budgets.emulate import (
     RESIDUAL,
+    SUBSTITUTED,
     Emulator,
     HeadSums,
     residual_wy,
@@ -23,12 +24,12 @@ from kdaverify.budgets.emulate import (
     scaled_queries,
     scaled_wy,
 )
-from kdaverify.budgets.ensemble import ContractOverflow, ensemble
+from kdaverify.budgets.ensemble import ContractOverflow, ensemble, solves_by_library
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
-from kdaverify.budgets.pipeline import Way, run_backward
+from kdaverify.budgets.monte_carlo import DRAWS, SEED, MonteCarloArithmetic, calls_at_once
+from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from oracles.autograd import differentiate
@@ -37,6 +38,16 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.together import cotangents_together, gradients_apart, together
 
+Sampled = Callable[
+    [MonteCarloArithmetic, StochasticRounding, Inputs, Cotangents], Gradients[Tensor]
+]
+"""The next samples of the gradients of several calls."""
+SUBSTITUTING: Final = "autograd, substitution"
+# Samples of that kernel where it stands apart: by how much such rows scatter, four tell.
+SUBSTITUTED_DRAWS: Final = 4
+# Of rows of kernels that differ in the order of their sums alone, none in a hundred problems is
+# further out than the factor that every row is allowed.
+APART: Final = 2.5
 FORWARDS: Final = 2
 """Reference forwards whose states a backward declared apart starts from: the baseline, and one that
 sums in another order. The rounding of the states as they are stored is in both."""
@@ -55,10 +66,18 @@ class GradientEmulation:
             every reference kernel where none does but some gradient is finite in all of them, and
             single gradients are wanted.
         drawn: of every stochastic-rounding sample.
+        apart: of samples of kernels that solve for right-hand sides, where those are far from all
+            others: a population of their own, whose distance to `drawn` is no spread.
     """
 
     rounded: dict[str, Gradients[Tensor]]
     drawn: list[Gradients[Tensor]]
+    apart: Sequence[Gradients[Tensor]] = ()
+
+    @property
+    def members(self) -> list[Gradients[Tensor]]:
+        """Of everything but `drawn`."""
+        return [*self.rounded.values(), *self.apart]
 
 
 @torch.inference_mode()
@@ -88,6 +107,7 @@ def emulate_gradients(
         for name, member in {
             "autograd": members[0],
             "autograd, residual form": _residual(contract, io),
+            **_substituting(contract, io),
         }.items():
             found = _wide(differentiate(member.run, stateful, cotangents))
             runs[name] = received_gradients(
@@ -100,7 +120,36 @@ def emulate_gradients(
             f"every emulated backward of {contract.name} overflows on this problem; choose milder"
             " values"
         )
-    return GradientEmulation(finite, _drawn(MonteCarloArithmetic(contract, io), inputs, cotangents))
+    noise = MonteCarloArithmetic(contract, io)
+    drawn = _drawn(noise, inputs, cotangents, _sampled)
+    apart = (
+        _drawn(noise, inputs, cotangents, _by_substitution, SUBSTITUTED_DRAWS)
+        if _stands_apart(finite)
+        else []
+    )
+    return GradientEmulation(finite, drawn, [run for run in apart if _is_finite(run)])
+
+
+def _stands_apart(runs: Mapping[str, Gradients[Tensor]]) -> bool:
+    """Whether some row of the kernel that solves for right-hand sides lies further from the
+    baseline than APART times what any other kernel does.
+    """
+    own, (plain, *others) = (
+        runs.get(SUBSTITUTING),
+        [run.named() for name, run in runs.items() if name != SUBSTITUTING],
+    )
+    if own is None or not others:
+        return False
+
+    def apart(name: str, x: Tensor) -> bool:
+        widest = torch.stack([(run[name] - plain[name]).norm(dim=-1) for run in others]).amax(0)
+        return bool(((x - plain[name]).norm(dim=-1) > APART * widest).any())
+
+    return any(apart(name, x) for name, x in own.named().items() if x.numel())
+
+
+def _is_finite(run: Gradients[Tensor]) -> bool:
+    return all(bool(torch.isfinite(x).all()) for x in run.named().values())
 
 
 def _residual(contract: Contract, io: Format) -> Emulator:
@@ -112,6 +161,15 @@ def _residual(contract: Contract, io: Format) -> Emulator:
     """
     plain = ensemble(contract, io)[0]
     return replace(plain, stages=scalar_decay.RESIDUAL if contract.decay == "scalar" else RESIDUAL)
+
+
+def _substituting(contract: Contract, io: Format) -> dict[str, Emulator]:
+    """The kernel that solves for right-hand sides, where the contract has a library's solve."""
+    plain = ensemble(contract, io)[0]
+    if not solves_by_library(contract):
+        return {}
+    stages = scalar_decay.SUBSTITUTED if contract.decay == "scalar" else SUBSTITUTED
+    return {SUBSTITUTING: replace(plain, stages=stages)}
 
 
 def backward_members(contract: Contract, io: Format) -> list[Emulator]:
@@ -207,7 +265,11 @@ def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gra
 
 
 def _drawn(
-    noise: MonteCarloArithmetic, inputs: Inputs, cotangents: Cotangents
+    noise: MonteCarloArithmetic,
+    inputs: Inputs,
+    cotangents: Cotangents,
+    sampled: Sampled,
+    number: int = DRAWS,
 ) -> list[Gradients[Tensor]]:
     contract = noise.contract
 
@@ -219,7 +281,7 @@ def _drawn(
             cotangents_together([cotangents] * calls, inputs),
         )
         computed = noise.computed(repeated, rounding)
-        found = _wide(_sampled(noise, rounding, computed, many))
+        found = _wide(sampled(noise, rounding, computed, many))
         unscaled = _unscaled_q(found, repeated, computed)
         received = received_gradients(
             unscaled,
@@ -231,7 +293,26 @@ def _drawn(
         return [list(one.named().values()) for one in apart]
 
     rng = torch.Generator(inputs.q.device).manual_seed(SEED)
-    return [Gradients(*drawn) for drawn in noise.draws(at_once, rng, several=calls_at_once(inputs))]
+    drawn = noise.draws(at_once, rng, number, several=calls_at_once(inputs))
+    return [Gradients(*gradients) for gradients in drawn]
+
+
+def _by_substitution(
+    noise: MonteCarloArithmetic,
+    rounding: StochasticRounding,
+    inputs: Inputs,
+    cotangents: Cotangents,
+) -> Gradients[Tensor]:
+    """The next samples of kernels that solve for right-hand sides, differentiated by autograd."""
+    way = noise.substituting(rounding)
+
+    def run(x: Inputs) -> tuple[Tensor, Tensor]:
+        return run_form(
+            noise.contract, x, dtype=way.dtype, arithmetic=way.arithmetic, stages=way.stages
+        )
+
+    stateful = replace(inputs, initial_state=inputs.state)
+    return differentiate(run, stateful.to(way.dtype), cotangents)
 
 
 def _sampled(

@@ -5,8 +5,9 @@ statistic by statistic.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -127,6 +128,9 @@ class Runs(NamedTuple):
     bias: tuple[float, ...]
 
 
+NO_RUNS: Final = Runs((), ())
+
+
 @dataclass(frozen=True)
 class EnsembleErrors:
     """What the errors of a reference ensemble come to in one output.
@@ -137,6 +141,7 @@ class EnsembleErrors:
         margin: what the spread of the samples adds to it, as factors.
         rounded, drawn: every kernel that rounds to nearest, and every stochastic-rounding sample.
         plain: what the baseline reference kernel makes of the output.
+        apart: every sample of kernels of another form.
     """
 
     worst: ErrorStatistics
@@ -144,12 +149,14 @@ class EnsembleErrors:
     rounded: Runs
     drawn: Runs
     plain: Tensor
+    apart: Runs = NO_RUNS
 
 
 def ensemble_errors(
     truth: Enclosure,
     rounded: list[Tensor],
     drawn: list[Tensor],
+    apart: Sequence[Tensor] = (),
     *,
     io: Format,
     lost: float,
@@ -162,23 +169,26 @@ def ensemble_errors(
         rounded: the same output of every kernel that rounds to nearest, float64, the plain one
             first.
         drawn: of every stochastic-rounding sample.
+        apart: of samples of kernels of another form, which say nothing about the spread of those.
         io, lost, terms: as `statistics` takes them.
     """
 
-    def measured(outputs: list[Tensor]) -> list[ErrorStatistics]:
+    def measured(outputs: Sequence[Tensor]) -> list[ErrorStatistics]:
         return statistics_of_runs(
             [truth.error(output) for output in outputs], truth, io, lost=lost, terms=terms
         )
 
-    members, draws = measured(rounded), measured(drawn)
-    found, margin = worst([*members, *draws]), spread(draws)
+    members, draws, others = measured(rounded), measured(drawn), measured(apart)
+    found, margin = worst([*members, *draws, *others]), spread(draws)
     rows = torch.maximum(found.rows, _typical_rows(draws))
+    if others:
+        rows = torch.maximum(rows, _typical_rows(others))
     # What a row was raised by is part of its margin.
     margin = replace(
         margin, rows=margin.rows * torch.where(rows > 0, found.rows / rows, torch.ones_like(rows))
     )
     return EnsembleErrors(
-        replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0]
+        replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0], _runs(others)
     )
 
 
@@ -266,6 +276,7 @@ def allow(
             `sharp_rms`.
     """
     E, margin, rounded, drawn = errors.worst, errors.margin, errors.rounded, errors.drawn
+    apart = errors.apart
     exact = truth.high
     size = rms(exact)
     least = (
@@ -291,18 +302,22 @@ def allow(
         ErrorStatistics(
             rms=min(
                 RMS_FACTOR * margin.rms * E_rms,
-                sharp_rms(rounded.rms, drawn.rms, floor_rms) if sharp else math.inf,
+                sharp_rms((*rounded.rms, *apart.rms), drawn.rms, floor_rms) if sharp else math.inf,
             ),
             largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E_largest,
             rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
-            bias=allowed_bias(
-                rounded.bias,
-                drawn.bias,
-                rounding / math.sqrt(max(1, exact.numel())),
-                least_bias,
-                missed,
+            bias=max(
+                allowed_bias(
+                    rounded.bias,
+                    samples,
+                    rounding / math.sqrt(max(1, exact.numel())),
+                    least_bias,
+                    missed,
+                )
+                for samples in (drawn.bias, apart.bias)
+                if samples
             ),
         ),
         io=io,

@@ -225,7 +225,7 @@ class Differences:
             return math.hypot(*sizes) / math.sqrt(len(pairs))
 
         return _worst(
-            [noise(run) for run in self._emulated.rounded.values()],
+            [noise(run) for run in self._emulated.members],
             [noise(run) for run in self._emulated.drawn],
         )
 

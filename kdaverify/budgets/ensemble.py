@@ -113,6 +113,18 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     return as_declared(members)
 
 
+def solves_by_library(contract: Contract) -> bool:
+    """Whether kernels of the contract may leave a triangular system to a library, which sums in an
+    order of its own in the accumulator's format.
+    """
+    return (
+        contract.form == "chunk"
+        and contract.factors is None
+        and contract.order == "free"
+        and not contract.narrow_sums
+    )
+
+
 def chunk_sizes(contract: Contract) -> tuple[int, ...]:
     """The declared size, and those of the smaller chunks that conform too."""
     if contract.form == "recurrent" or contract.solve is not None:

@@ -4,7 +4,7 @@ or single ones of every reference kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -14,12 +14,13 @@ R = TypeVar("R")
 
 
 class OutputRuns(NamedTuple):
-    """One output of the reference kernels that round to nearest,
-    and of the stochastic-rounding samples.
+    """One output of the reference kernels that round to nearest, of the stochastic-rounding
+    samples, and of samples of kernels of another form.
     """
 
     rounded: list[Tensor]
     drawn: list[Tensor]
+    apart: Sequence[Tensor] = ()
 
 
 def finite_runs(

@@ -87,7 +87,7 @@ def linearity_standard(
     )
     emulation = emulate_gradients(joined, cotangents, contract, io)
     rounded, drawn = (
-        [defects(run) for run in emulation.rounded.values()],
+        [defects(run) for run in emulation.members],
         [defects(run) for run in emulation.drawn],
     )
     room, zeros = (

@@ -19,12 +19,13 @@ from torch import Tensor
 from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import drawn
-from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
+from kdaverify.budgets.differentiable import differentiable
+from kdaverify.budgets.emulate import SUBSTITUTED, merge_blocks, scaled_queries, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
 from kdaverify.budgets.parts import Outputs, run_in_parts
-from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.pipeline import Way, run_form
 from kdaverify.budgets.scalar_decay import of_one_gate
 from kdaverify.budgets.score_blocks import blocks_of
 from kdaverify.budgets.scores_backward import scores_backward
@@ -165,6 +166,12 @@ class MonteCarloArithmetic:
             self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding)
         )
         return torch.float64, self._wide(rounding), self._of_gates(stages)
+
+    def substituting(self, rounding: StochasticRounding) -> Way:
+        """The way of kernels that solve for right-hand sides, differentiated by autograd."""
+        dtype, arithmetic, stages = self.way(rounding)
+        whole = self._of_gates(replace(SUBSTITUTED, cumsum=stages.cumsum))
+        return Way(dtype, differentiable(arithmetic), whole)
 
     def _of_gates(self, stages: Stages) -> Stages:
         return of_one_gate(stages) if self.contract.decay == "scalar" else stages
@@ -317,6 +324,7 @@ class MonteCarloArithmetic:
                 exp=lambda x: rounding.exp(x, contract.accumulate, argument=not exact_argument),
                 sub_block=contract.sub_block,
                 row_sum=lambda products: rounding.row_sum(products, contract.accumulate),
+                substitute=lambda A, r: rounding.substituted(A, r, contract.accumulate),
                 computes_padding=True,
             )
         )
@@ -331,7 +339,7 @@ class MonteCarloArithmetic:
             STAGES.cumsum(c)
             # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64
             # tell.
-            gates = c.tokens.g.double()
+            gates = c.tokens.g.detach().double()
             c.G = c.G + rounding.cumsum(
                 gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled
             )

@@ -11,17 +11,17 @@ Source: fla-core 0.6.0, fla/ops/gated_delta_rule and fla/ops/common (chunk_delta
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import emulate
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.emulate import residual_wy as of_channels
 from kdaverify.budgets.solves import identity
-from oracles.chunk import Chunk, Stages
+from oracles.chunk import Chunk, Stage, Stages
 from oracles.chunk_backward import EVERY, LAST, BackwardStages, ChunkGradients
 
 
@@ -88,6 +88,12 @@ def residual_state(c: Chunk) -> None:
     """Math: 3.5 with v_new = R (beta v - beta k exp(G) h)."""
     c.h = c.store("h", c.S)
     _advance(c, c.dot(c.R, c.store("residual", c.u - c.dot(c.w, c.h))))
+
+
+def substituted_state(c: Chunk) -> None:
+    """Math: 3.5 with (I + Akk) v_new = beta v - beta k exp(G) h solved for v_new."""
+    c.h = c.store("h", c.S)
+    _advance(c, c.arithmetic.substitute(c.Akk, c.store("residual", c.u - c.dot(c.w, c.h))))
 
 
 def _advance(c: Chunk, v_new: Tensor) -> None:
@@ -189,6 +195,12 @@ def cumsum_bwd(b: ChunkGradients) -> None:
 
 FORWARD: Final = Stages(scores=scores, wy=wy, state=state, output=output)
 RESIDUAL: Final = replace(FORWARD, wy=residual_wy, state=residual_state)
+SUBSTITUTED: Final = replace(RESIDUAL, state=substituted_state)
+_OF_STATES: Final[Mapping[Stage, Stages]] = {
+    emulate.residual_state: RESIDUAL,
+    emulate.substituted_state: SUBSTITUTED,
+}
+"""By the stage of kernels with a gate a channel: where R is applied, or not made."""
 BACKWARD: Final = BackwardStages(
     dv_local=dv_local,
     dA=dA,
@@ -202,9 +214,8 @@ BACKWARD: Final = BackwardStages(
 
 def of_one_gate(stages: Stages) -> Stages:
     """The pipeline with the same sums of gates, the same solve, and R applied at the same place."""
-    return replace(
-        RESIDUAL if stages.wy is of_channels else FORWARD, cumsum=stages.cumsum, solve=stages.solve
-    )
+    ours = _OF_STATES.get(stages.state, FORWARD)
+    return replace(ours, cumsum=stages.cumsum, solve=stages.solve)
 
 
 def members_of_one_gate(members: Sequence[Emulator]) -> Iterator[Emulator]:

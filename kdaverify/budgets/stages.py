@@ -21,7 +21,9 @@ from kdaverify.budgets.emulate import (
     running_cumsum,
     scaled_output,
     scaled_wy,
+    substituted_state,
     summed_in_base_2,
+    unsolved,
 )
 from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.factored import (
@@ -50,6 +52,8 @@ from oracles.stages import Named, defined, region, run_stages
 _OTHER_MEANING = (
     residual_wy,
     residual_state,
+    unsolved,
+    substituted_state,
     scaled_wy,
     scaled_output,
     column_scores,

@@ -115,7 +115,7 @@ def standard(
                 name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn])
                 for i, name in enumerate(formats)
             },
-            lambda name, members, draws: room.errors(exact[name], members, draws, formats[name]),
+            lambda name, runs: room.errors(exact[name], runs, formats[name]),
         )
 
     def budgets(truth: CertifiedOutputs) -> dict[str, Budget]:
@@ -219,17 +219,17 @@ def gradient_standard(
 
         def errors() -> Errors:
             ensemble, exact = made(), truth.named()
-            rounded, drawn = (
-                [run.named() for run in ensemble.rounded.values()],
-                [run.named() for run in ensemble.drawn],
-            )
+            populations = [
+                [run.named() for run in runs]
+                for runs in (ensemble.rounded.values(), ensemble.drawn, ensemble.apart)
+            ]
             return room.errors_of_finite(
                 {
-                    name: OutputRuns([x[name] for x in rounded], [x[name] for x in drawn])
+                    name: OutputRuns(*([x[name] for x in runs] for runs in populations))
                     for name in formats
                 },
-                lambda name, members, draws: room.errors(
-                    exact[name], members, draws, formats[name], terms=cancelling.get(name)
+                lambda name, runs: room.errors(
+                    exact[name], runs, formats[name], terms=cancelling.get(name)
                 ),
             )
 
@@ -274,30 +274,28 @@ class ToleranceContext:
     def errors(
         self,
         truth: Enclosure,
-        rounded: list[Tensor],
-        drawn: list[Tensor],
+        runs: OutputRuns,
         fmt: Format,
         *,
         terms: Tensor | None = None,
     ) -> EnsembleErrors:
         """The errors of the reference ensemble in one output."""
-        return ensemble_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
+        return ensemble_errors(truth, *runs, io=fmt, lost=self.lost, terms=terms)
 
     def errors_of_finite(
         self,
         outputs: Mapping[str, OutputRuns],
-        errors: Callable[[str, list[Tensor], list[Tensor]], EnsembleErrors],
+        errors: Callable[[str, OutputRuns], EnsembleErrors],
     ) -> Errors:
         """The errors of every output that a conforming kernel has to keep finite.
 
         Args:
-            outputs: by name, of kernels that round to nearest and of the stochastic-rounding
-                samples.
-            errors: of one output, from those of both that count.
+            outputs: by name, of all reference kernels and samples.
+            errors: of one output, from those of them that count.
         Raises:
             ContractOverflow: there is no such output.
         """
-        found = {name: errors(name, *outputs[name]) for name in finite_outputs(outputs)}
+        found = {name: errors(name, outputs[name]) for name in finite_outputs(outputs)}
         if not found:
             raise ContractOverflow(
                 f"every output overflows in some emulated kernel of {self.contract.name}; choose"
@@ -332,7 +330,7 @@ class ToleranceContext:
         """The same from the ensemble's own outputs."""
         return self.allow(
             truth,
-            self.errors(truth, rounded, drawn, fmt, terms=relative_to.get("terms")),
+            self.errors(truth, OutputRuns(rounded, drawn), fmt, terms=relative_to.get("terms")),
             fmt,
             **relative_to,
         )

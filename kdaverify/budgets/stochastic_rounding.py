@@ -96,6 +96,19 @@ class StochasticRounding:
         E = _partial_sums(total, squares, roundings) * self.draw(total, fmt)
         return R @ E.masked_fill_(_is_exact(total, squares, fmt), 0.0)
 
+    def substituted(self, A: Tensor, right: Tensor, fmt: Format) -> Tensor:
+        """(I + A)^-1 r found row by row, every partial sum of a row rounded.
+
+        Math: x_i = r_i - A_i x: rounding the sum of i + 1 terms misses x by (I + A)^-1 E.
+        """
+        x = _solved(A, right)
+        terms = torch.arange(A.shape[-1], device=A.device)[:, None]
+        squares = right.square() + A.square() @ x.square()
+        # Of one term nothing is rounded.
+        sizes = _partial_sums(x, squares, terms + 1).masked_fill(terms == 0, 0.0)
+        E = sizes * self.draw(x, fmt)
+        return x + _solved(A, E.masked_fill_(_is_exact(x, squares, fmt), 0.0))
+
     def exp(self, x: Tensor, fmt: Format, *, argument: bool) -> Tensor:
         """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units,
         or 1; exp 0 is exact.
@@ -138,6 +151,10 @@ def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
         return share.mul_(tensor)
     size = tensor.abs()
     return share.mul_(size.clamp(min=fmt.min_normal)).clamp_(-size, size).mul_(tensor.sign())
+
+
+def _solved(A: Tensor, right: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True)
 
 
 def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
