@@ -492,6 +492,7 @@ OPERATORS: Final[dict[str, str | Operator]] = {
     "layer": "kdaverify.operators.layer.operator:LAYER",
     "attention": "kdaverify.operators.attention.dense:ATTENTION",
     "mla_decode": "kdaverify.operators.attention.decode:MLA_DECODE",
+    "sparse_attention": "kdaverify.operators.attention.sparse:SPARSE",
     "merge_state": "kdaverify.operators.attention.merge:MERGE_STATE",
 }
 """Where each operator is, by name; imported when it is first needed."""

@@ -39,6 +39,8 @@ SHIPPED: Final[Mapping[str, str]] = {
     "transformers-gated-norm-kimi": "kdaverify.adapters.transformers_neighbours:GATED_NORM_KIMI",
     "eager-attention": "kdaverify.adapters.eager_attention:ATTENTION",
     "eager-mla-decode": "kdaverify.adapters.eager_attention:MLA_DECODE",
+    "eager-sparse-attention": "kdaverify.adapters.eager_sparse:ROWS",
+    "eager-sparse-fp8": "kdaverify.adapters.eager_sparse:FP8",
     "eager-merge": "kdaverify.adapters.eager_attention:MERGE",
     "torch-short-conv": "kdaverify.adapters.torch_neighbours:SHORT_CONV",
     "torch-gated-norm": "kdaverify.adapters.torch_neighbours:GATED_NORM",

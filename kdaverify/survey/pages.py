@@ -18,6 +18,7 @@ OPERATORS: Final = {
     "gated_rms_norm": "gated RMSNorm",
     "attention": "softmax attention",
     "mla_decode": "MLA decode",
+    "sparse_attention": "attention over lists of slots",
     "merge_state": "merge of attention states",
     "layer": "whole layers",
 }

@@ -6,11 +6,11 @@ row sees no key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import torch
 from torch import Tensor
@@ -18,44 +18,46 @@ from torch import Tensor
 from oracles.attention.segment import Segment, seen
 from oracles.signature import CallSignature, Role, TensorCall, TensorRole
 
+Rounding = Callable[[Tensor], Tensor]
 
-def _axes(letters: str) -> tuple[str, ...]:
+
+def axes_of(letters: str) -> tuple[str, ...]:
     return tuple(letters.split())
 
 
-_RESULTS: Final = (
-    TensorRole("o", Role.TOKEN, _axes("B s_q H d_v"), "do"),
-    TensorRole("lse", Role.TOKEN, _axes("B H s_q"), "dlse"),
+RESULTS: Final = (
+    TensorRole("o", Role.TOKEN, axes_of("B s_q H d_v"), "do"),
+    TensorRole("lse", Role.TOKEN, axes_of("B H s_q"), "dlse"),
 )
 ATTENTION: Final = CallSignature(
     inputs=(
-        TensorRole("q", Role.TOKEN, _axes("B s_q H d_k"), "dq"),
-        TensorRole("k", Role.TOKEN, _axes("B s_k h_kv d_k"), "dk"),
-        TensorRole("v", Role.TOKEN, _axes("B s_k h_kv d_v"), "dv"),
-        TensorRole("cu_seqlens_q", Role.OFFSETS, _axes("N+1"), optional=True),
-        TensorRole("cu_seqlens_k", Role.OFFSETS, _axes("N+1"), optional=True),
+        TensorRole("q", Role.TOKEN, axes_of("B s_q H d_k"), "dq"),
+        TensorRole("k", Role.TOKEN, axes_of("B s_k h_kv d_k"), "dk"),
+        TensorRole("v", Role.TOKEN, axes_of("B s_k h_kv d_v"), "dv"),
+        TensorRole("cu_seqlens_q", Role.OFFSETS, axes_of("N+1"), optional=True),
+        TensorRole("cu_seqlens_k", Role.OFFSETS, axes_of("N+1"), optional=True),
     ),
-    outputs=_RESULTS,
+    outputs=RESULTS,
 )
 MLA_DECODE: Final = CallSignature(
     inputs=(
-        TensorRole("q", Role.TOKEN, _axes("B s_q H d_k")),
-        TensorRole("cache", Role.CACHE, _axes("pages page h_kv d_k")),
-        TensorRole("block_table", Role.INDEX, _axes("B max_pages")),
-        TensorRole("cache_seqlens", Role.LENGTHS, _axes("B")),
+        TensorRole("q", Role.TOKEN, axes_of("B s_q H d_k")),
+        TensorRole("cache", Role.CACHE, axes_of("pages page h_kv d_k")),
+        TensorRole("block_table", Role.INDEX, axes_of("B max_pages")),
+        TensorRole("cache_seqlens", Role.LENGTHS, axes_of("B")),
     ),
-    outputs=_RESULTS,
+    outputs=RESULTS,
 )
 MERGE_STATE: Final = CallSignature(
     inputs=(
-        TensorRole("o_a", Role.TOKEN, _axes("T H d_v")),
-        TensorRole("lse_a", Role.TOKEN, _axes("H T")),
-        TensorRole("o_b", Role.TOKEN, _axes("T H d_v")),
-        TensorRole("lse_b", Role.TOKEN, _axes("H T")),
+        TensorRole("o_a", Role.TOKEN, axes_of("T H d_v")),
+        TensorRole("lse_a", Role.TOKEN, axes_of("H T")),
+        TensorRole("o_b", Role.TOKEN, axes_of("T H d_v")),
+        TensorRole("lse_b", Role.TOKEN, axes_of("H T")),
     ),
     outputs=(
-        TensorRole("o", Role.TOKEN, _axes("T H d_v")),
-        TensorRole("lse", Role.TOKEN, _axes("H T")),
+        TensorRole("o", Role.TOKEN, axes_of("T H d_v")),
+        TensorRole("lse", Role.TOKEN, axes_of("H T")),
     ),
 )
 
@@ -98,6 +100,17 @@ class RequestsCall(TensorCall):
     def segments(self) -> list[Segment]:
         """One for every request, in order."""
         raise NotImplementedError
+
+    def stacked(self) -> list[Segment]:
+        """The same for reference kernels, which take queries that see different keys as heads."""
+        return self.segments()
+
+    def as_read(self, rows: Rounding, scales: Rounding) -> Self:
+        """The call as a kernel reads it that rounds what it dequantises, and the scales of that;
+        the call itself where nothing is quantised.
+        """
+        del rows, scales
+        return self
 
     def _segment(self, at: RequestSpan, k: Tensor, v: Tensor) -> Segment:
         """Of one request; k, v: [s_k, h_kv, d]."""

@@ -42,7 +42,9 @@ class Running:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """A segment with its heads packed: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [R, s_k]."""
+    """A segment with its heads packed: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [R, s_k], or
+    [h_kv, R, s_k].
+    """
 
     q: Tensor
     k: Tensor
@@ -52,7 +54,7 @@ class PackedRows:
 
     def some(self, rows: slice) -> PackedRows:
         """Some of the rows, with every key."""
-        return replace(self, q=self.q[:, rows], visible=self.visible[rows])
+        return replace(self, q=self.q[:, rows], visible=self.visible[..., rows, :])
 
     def state(self) -> Running:
         shape = self.q.shape[:2]
@@ -65,7 +67,7 @@ def packed(segment: Segment, dtype: torch.dtype) -> PackedRows:
     """The segment in the working type: row g s_q + i of a KV head is query i of its head g."""
     h_kv, group = len(segment.k), len(segment.q) // max(1, len(segment.k))
     q = segment.q.to(dtype).reshape(h_kv, group * segment.q.shape[1], segment.q.shape[2])
-    visible = segment.visible.repeat(group, 1)
+    visible = segment.visible.repeat(*[1] * (segment.visible.ndim - 2), group, 1)
     return PackedRows(q, segment.k.to(dtype), segment.v.to(dtype), visible, float(segment.scale))
 
 
@@ -227,7 +229,7 @@ def split(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     if run.design.rescale == "once" or run.design.normalise_first:
         state = final_maximum(run, rows, span, state)
     for first, end in run.design.blocks(span):
-        visible = rows.visible[:, first:end]
+        visible = rows.visible[..., first:end]
         S = stages.mask(run, stages.scores(run, rows.q, rows.k[:, first:end]), visible)
         state = stages.accumulate(run, state, S, rows.v[:, first:end], visible)
     return stages.finish(run, state)
@@ -237,7 +239,7 @@ def final_maximum(run: AttentionPipeline, rows: PackedRows, span: Span, state: R
     """A first pass, for kernels that have all scores before they need one exponential."""
     for first, end in run.design.blocks(span):
         scores = run.stages.scores(run, rows.q, rows.k[:, first:end])
-        S = run.stages.mask(run, scores, rows.visible[:, first:end])
+        S = run.stages.mask(run, scores, rows.visible[..., first:end])
         state = replace(state, m=torch.maximum(state.m, S.amax(-1)))
     return state
 
@@ -245,7 +247,7 @@ def final_maximum(run: AttentionPipeline, rows: PackedRows, span: Span, state: R
 def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     """Softmax first, stored, then its product with V: the unfused form."""
     first, end = span
-    visible, stages = rows.visible[:, first:end], run.stages
+    visible, stages = rows.visible[..., first:end], run.stages
     if first == end:
         return stages.finish(run, rows.state())
     S = stages.mask(run, stages.scores(run, rows.q, rows.k[:, first:end]), visible)

@@ -44,7 +44,7 @@ def seesaw(
 
 def masked_scores(run: AttentionPipeline, rows: PackedRows, block: Span) -> tuple[Tensor, Tensor]:
     """S of a block, and which of its keys each row sees."""
-    visible = rows.visible[:, slice(*block)]
+    visible = rows.visible[..., slice(*block)]
     S = run.stages.scores(run, rows.q, rows.k[:, slice(*block)])
     return run.stages.mask(run, S, visible), visible
 

@@ -19,7 +19,7 @@ class Segment:
     Args:
         q: [H, s_q, d_k]; k: [h_kv, s_k, d_k]; v: [h_kv, s_k, d_v], of any float format.
         scale: c.
-        visible: [s_q, s_k] bool.
+        visible: [s_q, s_k] bool; for reference kernels alone also [h_kv, s_q, s_k].
         sink: [H] logits that join the sum of exponentials without a value, or None.
         lse_includes_sink: whether LSE is that of keys and sink, or of the keys alone.
     """

@@ -27,6 +27,7 @@ JUDGES: Final = {
     "gated_rms_norm": "torch-gated-norm",
     "attention": "eager-attention",
     "mla_decode": "eager-mla-decode",
+    "sparse_attention": "eager-sparse-attention",
     "merge_state": "eager-merge",
     "layer": "transformers-qwen3-next-layer",
 }

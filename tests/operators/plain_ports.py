@@ -79,6 +79,28 @@ def mla_decode(
     return torch.cat([o for o, _ in found]), torch.cat([lse for _, lse in found])
 
 
+def sparse_attention(
+    q: Tensor,
+    cache: Tensor,
+    indices: Tensor,
+    *,
+    topk_length: Tensor | None,
+    d_v: int,
+    softmax_scale: float,
+) -> tuple[Tensor, Tensor]:
+    B, s_q, H, _ = q.shape
+    rows, most = cache.flatten(0, 1), indices.shape[2]
+    o, lse = q.new_zeros(B, s_q, H, d_v), torch.full((B, H, s_q), -math.inf)
+    for b, i in ((b, i) for b in range(B) for i in range(s_q)):
+        kept = indices[b, i, : most if topk_length is None else int(topk_length[b])]
+        k = rows[kept[kept >= 0].long()][None]
+        if k.shape[1]:
+            one = q[b : b + 1, i : i + 1]
+            found = attention(one, k, k[..., :d_v], softmax_scale=softmax_scale, causal=False)
+            o[b, i], lse[b, :, i] = found[0][0, 0], found[1][0, :, 0]
+    return o, lse
+
+
 def merge_state(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     top = torch.maximum(lse_a, lse_b).nan_to_num(neginf=0.0)
     a, b = (lse_a - top).exp(), (lse_b - top).exp()
@@ -92,5 +114,6 @@ PORTS: Final[dict[str, Callable[..., Any]]] = {
     "gated_rms_norm": gated_rms_norm,
     "attention": attention,
     "mla_decode": mla_decode,
+    "sparse_attention": sparse_attention,
     "merge_state": merge_state,
 }

@@ -78,6 +78,30 @@ def unscaled(*tensors: Any, **options: Any) -> Any:
     return tensors, {**options, "softmax_scale": 1.0}
 
 
+def wrapped_round(q: Any, cache: Any, indices: Any, **options: Any) -> Any:
+    last = cache.shape[0] * cache.shape[1] - 1
+    return (q, cache, torch.where(indices < 0, last, indices)), options
+
+
+def masked_in_scores(
+    q: Any, cache: Any, indices: Any, *, topk_length: Any, d_v: int, softmax_scale: float
+) -> Any:
+    """Of lists that all count."""
+    del topk_length
+    k = cache.flatten(0, 1)[indices.clamp(min=0).long()].float()
+    k = k.repeat_interleave(q.shape[2] // k.shape[3], 3)
+    scores = torch.einsum("bihd,bijhd->bihj", q.float(), k) * softmax_scale
+    scores = scores.masked_fill((indices < 0)[:, :, None], -math.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse[..., None]).exp().nan_to_num(0.0)
+    o = torch.einsum("bihj,bijhd->bihd", weights, k[..., :d_v])
+    empty = (indices < 0).all(-1)[..., None]
+    return (
+        o.masked_fill(empty[..., None], 0.0).to(q.dtype),
+        lse.masked_fill(empty, -math.inf).mT.contiguous(),
+    )
+
+
 def exchanged(x: Any, gate: Any, weight: Any, **options: Any) -> Any:
     return (gate, x, weight), options
 
@@ -99,6 +123,7 @@ WRONG: Final[dict[tuple[str, str], tuple[Any, Status, str]]] = {
             "short_conv": "y, final_state",
             "attention": "o, lse",
             "mla_decode": "o, lse",
+            "sparse_attention": "o, lse",
             "merge_state": "o, lse",
         }.items()
     },
@@ -117,6 +142,7 @@ WRONG: Final[dict[tuple[str, str], tuple[Any, Status, str]]] = {
             ("short_conv", "y", "final_state"),
             ("attention", "o", "lse"),
             ("mla_decode", "o", "lse"),
+            ("sparse_attention", "o", "lse"),
             ("merge_state", "o", "lse"),
         )
     },
@@ -184,6 +210,20 @@ WRONG: Final[dict[tuple[str, str], tuple[Any, Status, str]]] = {
         instead(base_2),
         Status.CONVENTION,
         "declared lse='e', but LSE is taken and returned to base 2; declare lse='2'",
+    ),
+    ("sparse_attention", "-1 is the last slot"): (
+        given(wrapped_round),
+        Status.CONVENTION,
+        "an index that names nothing is read as the last slot; leave it out of the softmax",
+    ),
+    ("sparse_attention", "weights of 0 times NaN"): (
+        instead(masked_in_scores),
+        Status.CONVENTION,
+        (
+            "cache slots that no index names hold NaN, as memory that was never written may; with"
+            " finite numbers there the kernel is right; a weight of 0 times NaN is NaN: mask values"
+            " before the product, or declare unused='finite' if that memory is always initialised"
+        ),
     ),
     ("mla_decode", "no scale"): (
         given(unscaled),

@@ -16,6 +16,7 @@ from kdaverify.budgets.attention.reference import (
 )
 from kdaverify.budgets.bounded import METHOD
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from oracles.attention.calls import AttentionCall, RequestsCall
 from oracles.enclosure import Enclosure
@@ -53,7 +54,15 @@ def call_reference(call: RequestsCall, exact: Exact, contract: AttentionContract
         finite = [x.masked_fill(torch.isneginf(x), 0.0) for x in lse]
         return {"o": call.joined("o", o), "lse": call.joined("lse", finite)}
 
-    return attention_reference(call.segments(), exact, layout, contract, method=METHOD)
+    segments = as_read(call, contract).stacked()
+    return attention_reference(segments, exact, layout, contract, method=METHOD)
+
+
+def as_read(call: RequestsCall, contract: StorageContract) -> RequestsCall:
+    """The call with keys as a kernel has them that dequantises a cache to what its products
+    take.
+    """
+    return call.as_read(contract.operands.round, contract.storage("K_scale").round)
 
 
 def call_gradient_reference(

@@ -17,6 +17,7 @@ Form = Literal["online", "math", "seesaw"]
 INPUTS: Final = "inputs"
 """Stands for the format of q, k and v in a contract that is for any of them."""
 TENSORS: Final = (
+    "K_scale",
     "product",
     "S",
     "q_scaled",

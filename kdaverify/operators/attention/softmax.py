@@ -109,7 +109,7 @@ class SoftmaxOperator(TolerancesOperator):
         fields: dict[str, Any] = {}
         if "softmax_scale" not in takes.names:
             fields["scale"] = "default"
-        if "causal" not in takes.names:
+        if "causal" in self.keywords and "causal" not in takes.names:
             fields["causal"] = takes.words["causal"] == "yes"
         heads = takes.words["key_heads"]
         if heads != "any":

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.attention.calls import (
+    as_read,
     attention_contracts,
     call_gradient_reference,
     call_reference,
@@ -93,7 +94,8 @@ def counted(
     if isinstance(call, MergeCall):
         return _merged(call, contract, io)
     precision = EXACT if contract is None else _precision(contract, io)
-    parts = [Softmax(segment, precision) for segment in call.segments()]
+    read = call if contract is None else as_read(call, contract)
+    parts = [Softmax(segment, precision) for segment in read.segments()]
     if cotangents is None:
         found = {"o": [part.o for part in parts], "lse": [_finite(part.lse) for part in parts]}
         joined = {name: _joined(call, name, known) for name, known in found.items()}

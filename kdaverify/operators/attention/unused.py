@@ -1,11 +1,11 @@
-"""Decode over memory that no token lies in: whether a kernel that fails there fails for reading it.
+"""Memory that no token lies in, or no list names: whether a kernel that fails fails for reading it.
 
 A kernel that fails is called again with valid numbers in that memory. What it then returns decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from kdaverify.checks.status import Status
 from kdaverify.operators.attention.problem import FINITE, GARBAGE
 from oracles.attention.calls import MlaDecodeCall
 
-Contrast = tuple[MlaDecodeCall, str]
+Contrast = tuple[Any, str]
 Right = Callable[[Mapping[str, Tensor]], bool]
 ENTRIES: Final = (
     "block_table[b, j] for j >= ceil(cache_seqlens[b] / page) is poisoned: do not read it. It holds"
@@ -27,6 +27,10 @@ ENTRIES: Final = (
 )
 SLOTS: Final = (
     "cache slots past cache_seqlens[b] hold NaN, as memory that was never written may; with finite"
+    " numbers there the kernel"
+)
+UNNAMED: Final = (
+    "cache slots that no index names hold NaN, as memory that was never written may; with finite"
     " numbers there the kernel"
 )
 MEND: Final = (
@@ -60,7 +64,7 @@ def why_it_fails(adapter: Adapter, problem: Any, fault: CallError) -> str:
     if fault.status is not Status.ERROR and not (fault.status is Status.CRASH and adapter.isolated):
         return ""
     for call, said in _contrasts(problem):
-        if _called(adapter, problem, call) is not None:
+        if answered(adapter, problem, call) is not None:
             return f"; {said} runs"
     return ""
 
@@ -73,12 +77,30 @@ def why_it_differs(
     Args:
         right: whether outputs are the exact ones but for roundings.
     """
+    return _contrasted(adapter, problem, found, right, _contrasts(problem))
+
+
+def reads_unnamed_slots(
+    adapter: Adapter, problem: Any, found: Mapping[str, Tensor], right: Right
+) -> str | None:
+    """The same of lists: whether it reads slots that none of them names."""
+    finite = problem.replace(unused="finite").inputs()
+    return _contrasted(adapter, problem, found, right, ((finite, UNNAMED),))
+
+
+def _contrasted(
+    adapter: Adapter,
+    problem: Any,
+    found: Mapping[str, Tensor],
+    right: Right,
+    contrasts: Sequence[Contrast],
+) -> str | None:
     if not any(bool(x.isnan().any()) for x in found.values()):
         return None
-    for call, said in _contrasts(problem):
-        other = _called(adapter, problem, call)
+    for call, said in contrasts:
+        other = answered(adapter, problem, call)
         if other is not None and right(other):
-            mend = f"; {MEND}" if SLOTS in said else ""
+            mend = "" if said == ENTRIES else f"; {MEND}"
             return f"{said} is right{mend}"
     return None
 
@@ -95,7 +117,8 @@ def _contrasts(problem: Any) -> tuple[Contrast, ...]:
     )
 
 
-def _called(adapter: Adapter, problem: Any, call: MlaDecodeCall) -> dict[str, Tensor] | None:
+def answered(adapter: Adapter, problem: Any, call: Any) -> dict[str, Tensor] | None:
+    """The outputs of a call; None where it fails."""
     try:
         return execute(adapter, call, adapter.exposes(problem)).outputs
     except CallError:

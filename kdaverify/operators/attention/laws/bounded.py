@@ -17,7 +17,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.operators.attention.tolerance import counted
-from kdaverify.operators.relations import Tensors, relation
+from kdaverify.operators.relations import Tensors, exactly, relation, run, same
 from oracles.attention.split import merge
 
 attention_law = partial(relation, section="mla.md 5")
@@ -33,6 +33,16 @@ def bounds(
     contract: Any = adapter.contract(problem.dtype)
     found = counted(call, given, contract, FORMATS[problem.dtype])
     return {name: error.bound for name, (_, error) in found.items()}
+
+
+def same_bits(adapter: Adapter, problem: Any, call: Any, other: Any, said: str) -> list[Outcome]:
+    """The same numbers from both calls, or right ones where a kernel declares that it does not
+    repeat.
+    """
+    plain, found = run(adapter, problem, call), run(adapter, problem, other)
+    if adapter.deterministic:
+        return exactly(call, found, plain)
+    return same(adapter, call, found, plain, said)
 
 
 def within(

@@ -10,23 +10,22 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.operators.attention.laws.bounded import attention_law, bounds, merged, summed, within
+from kdaverify.operators.attention.laws.bounded import (
+    attention_law,
+    bounds,
+    merged,
+    same_bits,
+    summed,
+    within,
+)
 from kdaverify.operators.attention.problem import FINITE
 from kdaverify.operators.attention.unused import refilled
-from kdaverify.operators.relations import Tensors, exactly, run, same
+from kdaverify.operators.relations import Tensors, run, same
 from oracles.attention.calls import MlaDecodeCall
 
 POISON: Final = 1.0e4
 """Finite, and larger than any row in use: a kernel that multiplies it by 0 hides it."""
 OTHER_GARBAGE: Final = -1
-
-
-def _bits(adapter: Adapter, problem: Any, call: Any, other: Any, said: str) -> list[Outcome]:
-    """The same numbers from both, or right ones where a kernel declares that it does not repeat."""
-    plain, found = run(adapter, problem, call), run(adapter, problem, other)
-    if adapter.deterministic:
-        return exactly(call, found, plain)
-    return same(adapter, call, found, plain, said)
 
 
 def _pages(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -40,14 +39,14 @@ def _pages(adapter: Adapter, problem: Any) -> list[Outcome]:
         inside, where[call.block_table.clamp(0, count - 1).long()], call.block_table
     )
     other = replace(call, cache=call.cache[order].contiguous(), block_table=table.to(torch.int32))
-    return _bits(adapter, problem, call, other, "with pages elsewhere")
+    return same_bits(adapter, problem, call, other, "with pages elsewhere")
 
 
 def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
     """Slots that no token lies in hold other numbers."""
     call = problem.inputs()
     other = refilled(call, -FINITE if problem.unused == "finite" else POISON)
-    return _bits(adapter, problem, call, other, "with other numbers in unused slots")
+    return same_bits(adapter, problem, call, other, "with other numbers in unused slots")
 
 
 def _longer_table(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -56,7 +55,7 @@ def _longer_table(adapter: Adapter, problem: Any) -> list[Outcome]:
     table = torch.nn.functional.pad(call.block_table, (0, 3), value=OTHER_GARBAGE)
     unused = torch.arange(table.shape[1]) >= used[:, None]
     other = replace(call, block_table=table.masked_fill(unused, OTHER_GARBAGE))
-    return _bits(adapter, problem, call, other, "with a longer table of other garbage")
+    return same_bits(adapter, problem, call, other, "with a longer table of other garbage")
 
 
 def _reversed(adapter: Adapter, problem: Any) -> list[Outcome]:

@@ -1,0 +1,78 @@
+"""Attention over lists of cache slots in a few lines of torch: a gather, then the softmax of
+`eager_attention`; over rows in the format of q, and over rows quantised to FP8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.eager_attention import softmax_attention
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+
+TILE: Final = 128
+
+
+def _attention(
+    q: Tensor,
+    cache: Tensor,
+    indices: Tensor,
+    *,
+    topk_length: Tensor | None,
+    d_v: int,
+    softmax_scale: float,
+) -> tuple[Tensor, Tensor]:
+    slots = cache.flatten(0, 1)
+    seen = (indices >= 0) & (indices < len(slots))
+    if topk_length is not None:
+        seen &= torch.arange(indices.shape[2]) < topk_length[:, None, None]
+    found = list[tuple[Tensor, Tensor]]()
+    for row, of_row, which in zip(*(x.flatten(0, 1) for x in (q, indices, seen)), strict=True):
+        k = slots[of_row[which].long()]
+        v, scale = k[..., :d_v], softmax_scale
+        found.append(softmax_attention(row[None], k, v, softmax_scale=scale, causal=False))
+    o, lse = zip(*found, strict=True)
+    whole = torch.cat(o).unflatten(0, q.shape[:2])
+    return whole, torch.stack(lse).squeeze(2).unflatten(0, q.shape[:2]).transpose(1, 2)
+
+
+def _quantised(
+    q: Tensor,
+    cache: Tensor,
+    indices: Tensor,
+    *,
+    topk_length: Tensor | None,
+    d_v: int,
+    softmax_scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Rows of 656 bytes at the widths of the model, dequantised in fp32."""
+    tiles = d_v // TILE
+    codes, scales, others = (
+        part.contiguous()
+        for part in cache.split([d_v, 4 * tiles, cache.shape[-1] - d_v - 4 * tiles], -1)
+    )
+    latent = codes.view(torch.float8_e4m3fn).float().unflatten(-1, (tiles, TILE))
+    latent = (latent * scales.view(torch.float32)[..., None]).flatten(-2)
+    rows = torch.cat((latent, others.view(torch.bfloat16).float()), -1)
+    return _attention(
+        q, rows, indices, topk_length=topk_length, d_v=d_v, softmax_scale=softmax_scale
+    )
+
+
+OPTIONS: Final = {
+    "dtypes": ("fp32", "bf16", "fp16"),
+    "contract": "math-fp32",
+    "invalid": "outside",
+}
+
+
+def _adapter(function: object, name: str, **options: object) -> FunctionAdapter:
+    declared = {"name": name, **OPTIONS, **options}
+    return operator_kernel("sparse_attention", function, declared, FRAMEWORKS["torch"])  # pyright: ignore[reportArgumentType]
+
+
+ROWS: Final = _adapter(_attention, "eager-sparse-attention")
+FP8: Final = _adapter(_quantised, "eager-sparse-fp8", cache="fp8")

@@ -1,0 +1,115 @@
+"""Lists of cache slots, each pattern for a fault that it exposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from kdaverify.operators.attention.regimes import TILE
+
+Lists = Literal[
+    "distinct",
+    "sorted",
+    "duplicates",
+    "holes",
+    "leading",
+    "tail",
+    "last-place",
+    "empty",
+    "none",
+]
+NOTHING: Final = -1
+OUTSIDE: Final = (-1, 2147480000, -7, -2147480000)
+"""What entries that name nothing may hold where all that are no slots may occur; the second stands
+for the number of slots too, which is the nearest of them."""
+ABSENT: Final = 3
+"""In patterns with entries that name nothing, one of so many."""
+FEW: Final = 4
+"""Times that an index occurs in lists with duplicates, about."""
+Pattern = Callable[[Tensor, Tensor, int], Tensor]
+
+
+def _distinct(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    del draws, query
+    return slots
+
+
+def _sorted(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    del draws, query
+    return slots.sort().values
+
+
+def _duplicates(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    del query
+    return slots[(draws * max(len(slots) // FEW, 1)).long()]
+
+
+def _holes(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    """The first entry names something: whole tiles of nothing are in `leading`."""
+    del query
+    absent = draws < 1 / ABSENT
+    absent[0] = False
+    return slots.masked_fill(absent, NOTHING)
+
+
+def _leading(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    """At least a tile of nothing, where the list is longer than that."""
+    del draws, query
+    count = max(TILE + 1, len(slots) // 2) if len(slots) > TILE + 1 else len(slots) - 1
+    return slots.masked_fill(torch.arange(len(slots)) < count, NOTHING)
+
+
+def _tail(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    del draws, query
+    kept = len(slots) - max(len(slots) // ABSENT, 1)
+    return slots.masked_fill(torch.arange(len(slots)) >= max(kept, 1), NOTHING)
+
+
+def _last_place(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    del draws, query
+    return slots.masked_fill(torch.arange(len(slots)) < len(slots) - 1, NOTHING)
+
+
+def _empty(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    """Every second query names nothing."""
+    return _none(slots, draws, query) if query % 2 == 0 else _holes(slots, draws, query)
+
+
+def _none(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    del draws, query
+    return torch.full_like(slots, NOTHING)
+
+
+PATTERNS: Final[Mapping[str, tuple[str, Pattern]]] = {
+    "distinct": ("distinct slots in no order", _distinct),
+    "sorted": ("distinct slots in rising order", _sorted),
+    "duplicates": ("every slot several times", _duplicates),
+    "holes": ("a third of the entries names nothing", _holes),
+    "leading": ("more than the first tile names nothing", _leading),
+    "tail": ("the final third names nothing", _tail),
+    "last-place": ("the final entry alone names a slot", _last_place),
+    "empty": ("every second query names nothing at all", _empty),
+    "none": ("no query names anything", _none),
+}
+
+
+def listed(pattern: str, slots: Tensor, draws: Tensor, topk: int, query: int) -> Tensor:
+    """One list [topk] of a query; what the slots do not fill names nothing.
+
+    Args:
+        slots: [n] that may be named, n >= 1, in random order; draws: [topk] of [0, 1).
+        query: its number.
+    """
+    some = slots[:topk]
+    found = PATTERNS[pattern][1](some, draws[: len(some)], query)
+    return torch.nn.functional.pad(found, (0, topk - len(found)), value=NOTHING)
+
+
+def outside(indices: Tensor, slots: int) -> Tensor:
+    """The lists with all kinds of numbers that are no slots for those that name nothing."""
+    kinds = torch.tensor([slots, *OUTSIDE])
+    at = torch.arange(indices.numel()).view(indices.shape) % len(kinds)
+    return torch.where(indices < 0, kinds[at], indices)

@@ -1,0 +1,155 @@
+"""Attention over lists of cache slots as the machinery sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Final, final
+
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.conventions import WORDS
+from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
+from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike
+from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
+from kdaverify.operators.attention.sparse_problem import SparseProblem
+from kdaverify.operators.attention.unused import answered, reads_unnamed_slots
+from kdaverify.operators.function import FunctionTakes
+from oracles.attention.fp8 import TILE
+from oracles.attention.sparse import SPARSE_ATTENTION as SIGNATURE
+from oracles.attention.sparse import SparseCall
+
+SIZES: Final[Mapping[str, dict[str, Any]]] = {
+    "tails": {"B": 3, "topk": 66, "pages": 9, "H": 6, "d_k": 24, "d_v": 17},
+    "tiny": {"B": 3, "topk": 5, "pages": 2, "H": 4, "d_k": 16, "d_v": 8},
+    "one": {"B": 1, "topk": 1, "pages": 1, "H": 4, "d_k": 16, "d_v": 8},
+    "real": {"B": 3, "topk": 515, "pages": 40, "H": 16, "d_k": 96, "d_v": 64},
+    "long": {"B": 2, "topk": 1030, "pages": 70, "H": 2, "d_k": 40, "d_v": 32},
+}
+
+
+@final
+class SparseOperator(SoftmaxOperator):
+    """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
+
+    name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
+    positional = ("q", "cache", "indices")
+    keywords = ("topk_length", "d_v", "softmax_scale")
+    words: Mapping[str, tuple[str, ...]] = {
+        **WORDS,
+        "key_heads": ("any", "all", "one"),
+        "unused": ("anything", "finite"),
+        "invalid": ("negative", "outside"),
+        "cache": ("rows", "fp8"),
+        "scales": ("any", "powers"),
+    }
+    numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
+    has_backward = False
+    telling = ("lists", "logits", "scales")
+    plain: ClassVar = {"lists": "distinct", "topk_lengths": None, "scales": "powers"}
+    sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
+
+    def arguments(self, call: SparseCall, takes: FunctionTakes) -> dict[str, Any]:
+        del takes
+        return {name: getattr(call, name) for name in (*self.positional, *self.keywords)}
+
+    def fit(self, problem: SparseProblem, takes: FunctionTakes) -> SparseProblem:
+        fields, words = self.fixed(problem, takes), takes.words
+        fields |= {name: words[name] for name in ("invalid", "cache", "unused")}
+        if words["cache"] == "fp8":
+            fields["d_v"] = takes.width(-(-problem.d_v // TILE) * TILE)
+            # at least the columns that are not quantised of the problem, and two
+            others = max(problem.d_k - problem.d_v, 2)
+            fields["d_k"] = int(words["d_k"]) or fields["d_v"] + others
+        elif fields["d_v"] >= fields["d_k"]:
+            fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
+        if words["cache"] == "rows" or words["scales"] == "powers":
+            fields["scales"] = "powers"
+        if "topk_length" not in takes.names:
+            fields["topk_lengths"] = None
+        fields["page"] = int(words["page"]) or problem.page
+        return problem.replace(**fields)
+
+    def probe(self, dtype: str) -> SparseProblem:
+        """Queries without keys, and entries in the middle that name nothing."""
+        return SparseProblem(
+            dtype=dtype,  # pyright: ignore[reportArgumentType]
+            B=2,
+            s_q=3,
+            H=6,
+            h_kv=2,
+            pages=6,
+            topk=70,
+            lists="empty",
+            d_k=24,
+            d_v=16,
+            scale="model",
+        )
+
+    def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:
+        exact = self.exact(problem.inputs())
+        said = reads_unnamed_slots(adapter, problem, found, lambda y: all_alike(y, exact))
+        said = said or self._reads_a_slot(adapter, problem, found, exact)
+        return said or super().otherwise(adapter, problem, found)
+
+    def _reads_a_slot(
+        self,
+        adapter: Any,
+        problem: SparseProblem,
+        found: Mapping[str, Tensor],
+        exact: Mapping[str, Tensor],
+    ) -> str | None:
+        """Whether entries that name nothing are read as the first slot or the last."""
+        if all_alike(found, exact):
+            return None
+        call = problem.replace(unused="finite").inputs()
+        other = answered(adapter, problem, call)
+        for slot, name in ((problem.slots - 1, "the last slot"), (0, "slot 0")):
+            filled = call.indices.masked_fill(~call.seen, slot)
+            read = self.exact(replace(call, indices=filled))
+            if other is not None and alike(other["o"], read["o"]):
+                return f"an index that names nothing is read as {name}; leave it out of the softmax"
+        return None
+
+    def laws(self) -> Mapping[str, Law]:
+        return SPARSE_LAWS
+
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, SparseProblem]:
+        return sparse_problems(dtype, profile)
+
+    def random_problems(self, dtype: str) -> st.SearchStrategy[SparseProblem]:
+        return random_sparse(dtype)
+
+    def sized(self, rule: CallRule, dtype: str, *, seed: int) -> SparseProblem:
+        return SparseProblem(dtype=dtype, seed=seed, s_q=2, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+
+    def example(self) -> SparseProblem:
+        return SparseProblem(B=2, s_q=3, H=6, topk=20, lists="holes", dtype="bf16")
+
+    def traits(self, problem: SparseProblem) -> Mapping[str, bool]:
+        return {
+            **super().traits(problem),
+            "rows without keys": problem.lists in ("empty", "none"),
+            "entries that name nothing": problem.lists not in ("distinct", "sorted", "duplicates"),
+            "an index occurs several times": problem.lists == "duplicates",
+            "only leading entries count": problem.topk_lengths is not None,
+            "entries no multiple of 64": problem.topk % 64 > 0,
+            "several requests": problem.B > 1,
+            "several queries a request": problem.s_q > 1,
+        }
+
+    def fewer(self, problem: SparseProblem) -> Iterator[dict[str, Any]]:
+        lengths = problem.topk_lengths
+        for n in range(problem.B if problem.B > 1 else 0):
+            yield {"B": 1, "topk_lengths": None if lengths is None else lengths[n : n + 1]}
+        yield from ({"s_q": fewer} for fewer in (1, 2) if fewer < problem.s_q)
+
+    def _where(self, call: SparseCall, b: int, row: int, *, keys: bool = False) -> str:
+        del call, keys
+        return f"request {b}, query {row}"
+
+
+SPARSE: Final = SparseOperator()

@@ -1,0 +1,111 @@
+"""Attention of every query over a list of cache slots of its own, as rows or quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Final, Self
+
+import torch
+from torch import Tensor
+
+from oracles.attention.calls import RESULTS, RequestsCall, RequestSpan, Rounding, axes_of
+from oracles.attention.fp8 import dequantised, of_bytes
+from oracles.attention.segment import Segment
+from oracles.signature import CallSignature, Role, TensorRole
+
+SPARSE_ATTENTION: Final = CallSignature(
+    inputs=(
+        TensorRole("q", Role.TOKEN, axes_of("B s_q H d_k")),
+        TensorRole("cache", Role.CACHE, axes_of("pages page h_kv width")),
+        TensorRole("indices", Role.INDEX, axes_of("B s_q topk")),
+        TensorRole("topk_length", Role.LENGTHS, axes_of("B"), optional=True),
+    ),
+    outputs=RESULTS,
+)
+
+
+@dataclass(frozen=True)
+class SparseCall(RequestsCall):
+    """Queries over slots of a paged cache that a list names, one list a query.
+
+    Math: `Segment` over the gathered rows; an index that occurs twice counts twice.
+
+    Args:
+        q: [B, s_q, H, d_k]
+        cache: [pages, page, h_kv, d_k], or uint8 [pages, page, h_kv, bytes] as in `oracles.
+            attention.fp8`; slots that no index names may hold anything.
+        indices: [B, s_q, topk] int32, slots page * size + offset; those below 0, or not below the
+            number of slots, name nothing.
+        topk_length: [B] int32, how many leading entries of the lists of a request count; None: all.
+        d_v: columns of a row that are its value.
+        softmax_scale: c.
+    """
+
+    op: ClassVar = "sparse_attention"
+    signature: ClassVar = SPARSE_ATTENTION
+
+    q: Tensor
+    cache: Tensor
+    indices: Tensor
+    topk_length: Tensor | None = None
+    d_v: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
+    softmax_scale: float = 1.0
+    causal: bool = False
+
+    @cached_property
+    def requests(self) -> tuple[RequestSpan, ...]:
+        """One for every query: each has keys of its own."""
+        B, s_q, topk = self.indices.shape
+        return tuple(RequestSpan(b, i, 1, 0, topk) for b in range(B) for i in range(s_q))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """[slots, h_kv, d_k] The rows of the cache; dequantised ones in float64, exact."""
+        slots = self.cache.flatten(0, 1)
+        if slots.dtype is not torch.uint8:
+            return slots
+        return dequantised(of_bytes(slots, self.d_v))
+
+    @cached_property
+    def seen(self) -> Tensor:
+        """[B, s_q, topk] Entries that name a slot and count."""
+        found = (self.indices >= 0) & (self.indices < self.cache[..., 0, 0].numel())
+        if self.topk_length is None:
+            return found
+        place = torch.arange(found.shape[-1], device=found.device)
+        return found & (place < self.topk_length[:, None, None])
+
+    @cached_property
+    def empty(self) -> Tensor:
+        """[B, s_q] Queries whose list names nothing."""
+        return ~self.seen.any(-1)
+
+    def segments(self) -> list[Segment]:
+        at = self.indices.long().masked_fill(~self.seen, 0)
+        found = list[Segment]()
+        for span in self.requests:
+            b, i = span.entry, span.first
+            seen = self.seen[b, i]
+            k = self.rows[at[b, i]].masked_fill(~seen[:, None, None], 0.0).transpose(0, 1)
+            q = self.q[b, span.rows].transpose(0, 1)
+            found.append(Segment(q, k, k[..., : self.d_v], self.softmax_scale, seen[None]))
+        return found
+
+    def stacked(self) -> list[Segment]:
+        parts = self.segments()
+        q, k, v = (torch.cat([getattr(part, name) for part in parts]) for name in "qkv")
+        h_kv = self.cache.shape[2]
+        visible = torch.stack([part.visible for part in parts]).repeat_interleave(h_kv, 0)
+        return [Segment(q, k, v, self.softmax_scale, visible)]
+
+    def joined(self, name: str, parts: Iterable[Tensor]) -> Tensor:
+        whole = torch.cat([*parts]).squeeze(1).unflatten(0, (*self.indices.shape[:2], -1))
+        return whole.transpose(1, 2) if name == "lse" else whole
+
+    def as_read(self, rows: Rounding, scales: Rounding) -> Self:
+        if self.cache.dtype is not torch.uint8:
+            return self
+        parts = of_bytes(self.cache, self.d_v)
+        return replace(self, cache=rows(dequantised(replace(parts, scales=scales(parts.scales)))))

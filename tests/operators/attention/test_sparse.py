@@ -1,0 +1,130 @@
+"""Attention over lists of slots: right kernels are accepted, and no port with one mistake is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kdaverify as kv
+from kdaverify.adapters import find
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import Outcome, outcomes
+from kdaverify.operators.attention.sparse import SPARSE
+from kdaverify.operators.attention.sparse_problem import SparseProblem
+from tests.operators.plain_ports import sparse_attention
+
+Port = Callable[..., tuple[Tensor, Tensor]]
+RIGHT = ("eager-sparse-attention", "eager-sparse-fp8")
+
+
+def judged(adapter: Adapter, problem: SparseProblem) -> list[Outcome]:
+    call = problem.inputs()
+    return outcomes(adapter, call, lambda: adapter.forward(call))
+
+
+def rejected(found: list[Outcome]) -> list[str]:
+    return [outcome.message for outcome in found if outcome.status.rejects]
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_right_kernels_are_accepted(name: str, dtype: str) -> None:
+    adapter = find(name)
+    for case, problem in SPARSE.panel(adapter, "smoke")[:: 3 if dtype == "fp32" else 7]:
+        assert not rejected(judged(adapter, problem.replace(dtype=dtype))), case
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("law", SPARSE.laws())
+def test_laws_hold(name: str, law: str) -> None:
+    adapter, one = find(name), SPARSE.laws()[law]
+    problem = SPARSE.within(adapter, SPARSE.probe("bf16").replace(**one.draws))
+    assert not rejected(one.check(adapter, problem))
+
+
+def _adapted(port: Port) -> Adapter:
+    return kv.kernel(op="sparse_attention", dtypes=("fp32",), contract="math-fp32")(port)
+
+
+def _changed(change: Callable[..., dict[str, Any]]) -> Port:
+    """The right port on other lists."""
+
+    def port(
+        q: Tensor,
+        cache: Tensor,
+        indices: Tensor,
+        *,
+        topk_length: Tensor | None,
+        d_v: int,
+        softmax_scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        given = {"cache": cache, "indices": indices, "topk_length": topk_length}
+        how: dict[str, Any] = {"d_v": d_v, "softmax_scale": softmax_scale}
+        return sparse_attention(q, **{**given, **change(**given)}, **how)
+
+    return port
+
+
+def merged_duplicates(indices: Tensor, **_: Any) -> dict[str, Any]:
+    first = indices[..., None] == indices[..., None, :]
+    earlier = first.tril(-1).any(-1)
+    return {"indices": indices.masked_fill(earlier, -1)}
+
+
+def page_dropped(cache: Tensor, indices: Tensor, **_: Any) -> dict[str, Any]:
+    return {"indices": torch.where(indices < 0, indices, indices % cache.shape[1])}
+
+
+def tail_dropped(indices: Tensor, **_: Any) -> dict[str, Any]:
+    whole = indices.shape[2] // 64 * 64
+    return {"indices": indices[:, :, : whole or indices.shape[2]]}
+
+
+def lengths_ignored(**_: Any) -> dict[str, Any]:
+    return {"topk_length": None}
+
+
+def stops_at_nothing(indices: Tensor, **_: Any) -> dict[str, Any]:
+    ended = (indices < 0).cumsum(-1) > 0
+    return {"indices": indices.masked_fill(ended, -1)}
+
+
+def list_of_the_first_query(indices: Tensor, **_: Any) -> dict[str, Any]:
+    return {"indices": indices[:, :1].expand_as(indices)}
+
+
+WRONG = (
+    merged_duplicates, page_dropped, tail_dropped, lengths_ignored, stops_at_nothing,
+    list_of_the_first_query,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_a_port_with_one_mistake_is_rejected(change: Callable[..., dict[str, Any]]) -> None:
+    adapter = _adapted(_changed(change))
+    problems = [problem for _, problem in SPARSE.panel(adapter, "smoke")]
+    assert any(rejected(judged(adapter, problem)) for problem in problems)
+    assert not rejected(judged(_adapted(sparse_attention), problems[0]))
+
+
+def test_a_function_without_lengths_is_given_none() -> None:
+    def port(
+        q: Tensor, cache: Tensor, indices: Tensor, *, d_v: int, softmax_scale: float
+    ) -> tuple[Tensor, Tensor]:
+        how: dict[str, Any] = {"d_v": d_v, "softmax_scale": softmax_scale}
+        return sparse_attention(q, cache, indices, topk_length=None, **how)
+
+    adapter = _adapted(port)
+    problem = SparseProblem(B=2, topk_lengths=(3, 4))
+    assert adapter.supports(problem) == "it does not take topk_lengths=(3, 4)"
+    assert not rejected(judged(adapter, SPARSE.within(adapter, problem)))
+
+
+def test_bytes_of_a_quantised_cache_need_whole_tiles() -> None:
+    with pytest.raises(ValueError, match="wanted a multiple of 128"):
+        SparseProblem(cache="fp8", d_k=24, d_v=16)

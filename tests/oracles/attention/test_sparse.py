@@ -1,0 +1,131 @@
+"""Lists of cache slots and quantised rows: independent forms agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.operators.attention.lists import PATTERNS, Lists
+from kdaverify.operators.attention.sparse_problem import SparseProblem
+from oracles.attention.balls import by_balls, by_decimals
+from oracles.attention.exact import attend
+from oracles.attention.fp8 import Fp8Rows, as_bytes, dequantised, of_bytes, quantised
+from oracles.attention.segment import Segment
+
+SMALL: dict[str, Any] = {"B": 2, "s_q": 2, "H": 4, "h_kv": 2, "topk": 9, "d_k": 6, "d_v": 4}
+
+
+def test_every_kind_of_list_has_a_pattern() -> None:
+    assert {*PATTERNS} == {*get_args(Lists)}
+
+
+@pytest.mark.parametrize("lists", PATTERNS)
+@pytest.mark.parametrize("invalid", ["negative", "outside"])
+def test_float64_agrees_with_balls_and_decimals(lists: Lists, invalid: Any) -> None:
+    call = SparseProblem(lists=lists, invalid=invalid, **SMALL).inputs()
+    for segment in call.segments():
+        found = attend(segment)
+        for other in (by_balls(segment), by_decimals(segment)):
+            for mine, theirs in zip(found, other, strict=True):
+                same = mine.high == theirs.high
+                gap = (mine.high - theirs.high).abs()
+                assert bool((same | (gap <= mine.radius + theirs.radius)).all())
+
+
+def test_a_list_of_all_slots_is_dense_attention() -> None:
+    problem = SparseProblem(B=1, s_q=2, H=4, h_kv=2, pages=2, topk=32, lists="sorted")
+    call = problem.inputs()
+    named = call.indices[0, 0][call.seen[0, 0]].long()
+    k = call.rows[named].transpose(0, 1)
+    everything = torch.ones(2, len(named), dtype=torch.bool)
+    q = call.q[0].transpose(0, 1)
+    dense = attend(Segment(q, k, k[..., : call.d_v], call.softmax_scale, everything))
+    for query, segment in enumerate(call.segments()):
+        o, lse = attend(segment)
+        assert torch.equal(call.indices[0, query].sort().values, call.indices[0, 0].sort().values)
+        torch.testing.assert_close(o.high[:, 0], dense.o.high[:, query], rtol=0, atol=1e-14)
+        torch.testing.assert_close(lse.high[:, 0], dense.lse.high[:, query], rtol=0, atol=1e-14)
+
+
+def test_an_index_that_occurs_twice_counts_twice() -> None:
+    call = SparseProblem(**SMALL).inputs()
+    twice = replace(call, indices=torch.cat((call.indices, call.indices), 2))
+    for once, double in zip(call.segments(), twice.segments(), strict=True):
+        (o, lse), (o2, lse2) = attend(once), attend(double)
+        torch.testing.assert_close(o2.high, o.high, rtol=0, atol=1e-14)
+        torch.testing.assert_close(lse2.high, lse.high + math.log(2), rtol=0, atol=1e-14)
+
+
+def test_leading_entries_alone_count() -> None:
+    call = SparseProblem(topk_lengths=(0, 5), **SMALL).inputs()
+    assert call.seen.sum(-1).tolist() == [[0, 0], [5, 5]]
+    assert call.empty.tolist() == [[True, True], [False, False]]
+
+
+def test_stacked_segments_are_the_same_attention() -> None:
+    call = SparseProblem(lists="empty", topk_lengths=(9, 4), **SMALL).inputs()
+    parts = [attend(segment).o.high for segment in call.segments()]
+    (whole,) = call.stacked()
+    alone = [
+        attend(Segment(q, k, v, whole.scale, visible)).o.high
+        for q, k, v, visible in zip(
+            whole.q.split(2), whole.k.split(1), whole.v.split(1), whole.visible, strict=True
+        )
+    ]
+    torch.testing.assert_close(call.joined("o", parts), call.joined("o", alone))
+
+
+def _by_hand(code: int) -> float:
+    """e4m3 with a bias of 7, no infinities, NaN where all bits but the sign are set."""
+    sign, exponent, fraction = code >> 7, code >> 3 & 15, code & 7
+    if code & 127 == 127:
+        return math.nan
+    value = Fraction(fraction, 8) + (1 if exponent else 0)
+    return float((-1) ** sign * value * Fraction(2) ** (max(exponent, 1) - 7))
+
+
+def test_all_codes() -> None:
+    codes = torch.arange(256, dtype=torch.uint8)
+    found = Fp8Rows(codes, torch.ones(2), torch.zeros(0)).values
+    wanted = torch.tensor([_by_hand(code) for code in range(256)], dtype=torch.float64)
+    assert torch.equal(found.nan_to_num(-1e9), wanted.nan_to_num(-1e9))
+
+
+def test_a_token_of_the_model_has_656_bytes_and_they_are_where_they_belong() -> None:
+    rows = quantised(torch.randn(5, 576, dtype=torch.float64), 512, powers=False)
+    stored = as_bytes(rows)
+    assert stored.shape == (5, 656)
+    assert torch.equal(stored[:, 512:528].contiguous().view(torch.float32), rows.scales)
+    assert torch.equal(stored[:, 528:].contiguous().view(torch.bfloat16), rows.others)
+    again = of_bytes(stored, 512)
+    assert torch.equal(dequantised(again), dequantised(rows))
+
+
+@pytest.mark.parametrize("powers", [True, False])
+def test_a_quantised_value_is_off_by_half_a_spacing_of_its_tile(powers: bool) -> None:  # noqa: FBT001
+    x = torch.randn(7, 264, dtype=torch.float64) * torch.logspace(-3, 3, 7)[:, None]
+    rows = quantised(x, 256, powers=powers)
+    off = (dequantised(rows)[:, :256] - x[:, :256]).abs()
+    spread = rows.scales.double().repeat_interleave(128, -1)
+    assert bool((off <= torch.maximum(x[:, :256].abs() * 2.0**-4, spread * 2.0**-10)).all())
+    mantissas, _ = torch.frexp(rows.scales)
+    assert bool((mantissas == 0.5).all()) == powers
+
+
+def test_products_are_exact_in_float64_and_read_as_kernels_do() -> None:
+    fields: dict[str, Any] = {"cache": "fp8", "scales": "any", "d_k": 132, "d_v": 128, "topk": 5}
+    call = SparseProblem(dtype="bf16", H=2, **fields).inputs()
+    rows = of_bytes(call.cache, 128)
+    slot = int(call.indices[0, 0, 0])
+    value, scale = (float(x.flatten(0, 1)[slot, 0, 0]) for x in (rows.values, rows.scales))
+    assert Fraction(value) * Fraction(scale) == Fraction(float(call.rows[slot, 0, 0]))
+    bf16 = FORMATS["bf16"].round
+    read = call.as_read(bf16, bf16).rows
+    wanted = bf16(rows.values * bf16(rows.scales).double()).flatten(0, 1)
+    assert torch.equal(read[..., :128].nan_to_num(), wanted.nan_to_num())
