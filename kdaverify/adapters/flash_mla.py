@@ -24,20 +24,27 @@ LIBRARY: Final = "_flashmla_C"
 FILE: Final = Path(f"{LIBRARY}.abi3.so")
 D_K, D_V, PAGE = 576, 512, 64
 """The one shape that dense decode is compiled for."""
-_RAN: Final[list[str]] = [NOTHING_YET]
+RAN: Final[list[str]] = [NOTHING_YET]
 
 
-def _missing() -> str | None:
+def missing() -> str | None:
     if lacking := absent(("vllm",), INSTALL):
         return lacking
     return None if part_of_package(FILE) is not None else f"no {FILE} in the package vllm"
 
 
 @functools.cache
-def _kernel() -> Any:
+def _library() -> Any:
     """Loaded once in a process."""
     torch.ops.load_library(str(part_of_package(FILE)))
-    return getattr(torch.ops, LIBRARY).dense_decode_fwd
+    return getattr(torch.ops, LIBRARY)
+
+
+def called(name: str, *given: Any) -> Any:
+    """What an entry of the library returns."""
+    found = getattr(_library(), name)(*given)
+    RAN[0] = f"torch.ops.{LIBRARY}.{name}"
+    return found
 
 
 def _decode(
@@ -53,12 +60,11 @@ def _decode(
     """A schedule is made for every call, as it belongs to its lengths."""
     schedule = splits = out = None
     given = (q, cache, d_v, cache_seqlens, block_table, softmax_scale, causal)
-    o, lse, *_ = _kernel()(*given, schedule, splits, out)
-    _RAN[0] = f"torch.ops.{LIBRARY}.dense_decode_fwd"
+    o, lse, *_ = called("dense_decode_fwd", *given, schedule, splits, out)
     return o, lse
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {
         "vllm": version(unknown="the library alone"),
         "device": torch.cuda.get_device_name(),
@@ -79,9 +85,9 @@ FLASH_MLA: Final = operator_kernel(
         "page": PAGE,
         "key_heads": "one",
         "empty_lse": "+inf",
-        "missing": _missing,
-        "proof": lambda: _RAN[0],
-        "environment": _environment,
+        "missing": missing,
+        "proof": lambda: RAN[0],
+        "environment": environment,
     },
     FRAMEWORKS["torch"],
 )

@@ -1,0 +1,94 @@
+"""FlashMLA over lists of slots: what its library is given, here by a stand-in that asks for what
+the library asks for, and answers with other code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import find, flash_mla_sparse
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import outcomes
+from kdaverify.operators.attention.sparse_problem import SparseProblem
+
+PROBLEM = SparseProblem(dtype="bf16", B=2, s_q=3, H=5, pages=3, topk=70, lists="empty", h_kv=5)
+NAMES = (
+    "flash_mla-sparse-decode",
+    "flash_mla-sparse-prefill",
+    "flash_mla-sparse-prefill-few-heads",
+)
+
+
+def _library(name: str, *given: Any) -> Any:
+    if name == "sparse_decode_fwd":
+        q, cache, indices, *absent, d_v, scale, out, batch_invariant = given
+        assert absent == [None] * 7
+        assert out is None
+        assert batch_invariant is False
+        assert (q.shape[2] in (64, 128), indices.shape[2] % 64) == (True, 0)
+        assert (cache.dtype, cache.shape[1:]) == (torch.uint8, (64, 1, 656))
+        found: Any = find("eager-sparse-fp8")
+        o, lse = found(q, cache, indices, topk_length=None, d_v=d_v, softmax_scale=scale)
+        return o, _plus(lse), None, None
+    assert name == "sparse_prefill_fwd"
+    q, kv, indices, scale, d_v, sink, lengths, out = given
+    assert (sink, out) == (None, None)
+    assert (q.ndim, q.shape[1] in (8, 16, 32, 64, 128)) == (3, True)
+    assert (kv.ndim, kv.shape[1:], indices.shape[:2]) == (3, (1, 576), (len(q), 1))
+    assert indices.shape[2] % 128 == 0
+    assert lengths is None or lengths.shape == (len(q),)
+    found = find("eager-sparse-attention")
+    of_tokens = {"topk_length": lengths, "d_v": d_v, "softmax_scale": scale}
+    o, lse = found(q[:, None], kv[:, None], indices, **of_tokens)
+    return o[:, 0], lse[..., 0], _plus(lse[..., 0])
+
+
+def _plus(lse: Tensor) -> Tensor:
+    return lse.masked_fill(torch.isneginf(lse), torch.inf)
+
+
+def _fitted(name: str) -> tuple[Any, SparseProblem]:
+    adapter: Any = find(name)
+    return adapter, adapter.operator.within(adapter, PROBLEM)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_asked_the_one_shape_that_it_is_compiled_for(name: str) -> None:
+    adapter, fitted = _fitted(name)
+    assert (fitted.d_k, fitted.d_v, fitted.h_kv) == (576, 512, 1)
+    assert adapter.supports(fitted) is None
+    assert "there is no kernel of more" in adapter.supports(fitted.replace(H=129))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lengths", [None, (69, 3)])
+def test_the_library_is_given_what_it_takes(
+    monkeypatch: pytest.MonkeyPatch, name: str, lengths: tuple[int, ...] | None
+) -> None:
+    monkeypatch.setattr(flash_mla_sparse, "called", _library)
+    adapter, fitted = _fitted(name)
+    problem = adapter.operator.within(adapter, fitted.replace(topk_lengths=lengths))
+    call = problem.inputs()
+
+    def answered() -> dict[str, Tensor]:
+        operator, takes = adapter.operator, adapter.takes
+        o, lse = operator.invoked(adapter, call, takes, {})
+        named = {"o": o, "lse": lse}
+        return {n: operator.canonical(n, x, call, takes) for n, x in named.items()}
+
+    found = outcomes(adapter, call, answered)
+    assert [one.message for one in found if one.status.rejects] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_within_tolerance_on_a_gpu(name: str) -> None:
+    adapter: Adapter = find(name)
+    if missing := adapter.missing():
+        pytest.skip(missing)
+    call = adapter.operator.fitted(adapter, PROBLEM, backward=False).inputs()
+    found = outcomes(adapter, call, lambda: adapter.forward(call))  # pyright: ignore[reportArgumentType]
+    assert [one.message for one in found if one.status.rejects] == []
