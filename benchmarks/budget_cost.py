@@ -1,11 +1,11 @@
-"""What a budget costs, in float64 oracles of the same case, and what it costs when its family is
-kept.
+"""What a tolerance costs, in float64 oracles of the same case, and what it costs when the errors of
+its reference ensemble are kept.
 
     python -m benchmarks.budget_cost --dtype bf16 --dtype fp32
 
-For every problem of the panel: the family and its draws, the ceiling, the budget the second time
-(hash, look-up, allowances; the oracle apart), each over the float64 oracle, the token recurrence
-with its proven radius. All in one run, each the best of a few; the medians are what to quote.
+For every problem of the panel: the ensemble and its draws, the ceiling, the errors the second time
+(hash, look-up), each over the float64 oracle, the token recurrence with its proven radius. All in
+one run, each the best of a few; the medians are what to quote.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +42,33 @@ class Cost:
     ensemble: float
     ceiling: float
     kept: float
+
+    @property
+    def others(self) -> tuple[float, ...]:
+        """What is measured in oracles, in the order of OTHERS."""
+        return astuple(self)[1:]
+
+    def __str__(self) -> str:
+        over = [seconds / self.oracle for seconds in self.others]
+        return f"oracle {1e3 * self.oracle:8.2f} ms; over it: {_listed(over)}"
+
+
+OTHERS = tuple(field.name for field in fields(Cost))[1:]
+
+
+def summary(found: Sequence[Cost]) -> str:
+    """The medians of the ratios, and the ratios of the sums."""
+    ratios = [[seconds / one.oracle for seconds in one.others] for one in found]
+    oracles, *sums = (sum(column) for column in zip(*map(astuple, found), strict=True))
+    medians = _listed(map(statistics.median, zip(*ratios, strict=True)))
+    return (
+        f"median over {len(found)} cases: {medians}\n"
+        f"sum over all cases: {_listed(total / oracles for total in sums)}"
+    )
+
+
+def _listed(ratios: Iterable[float]) -> str:
+    return ", ".join(f"{name} {x:.3f}" for name, x in zip(OTHERS, ratios, strict=True))
 
 
 def best(call: Callable[[], object], runs: int) -> float:
@@ -96,30 +123,8 @@ def main(
         for name in dtype or ["bf16", "fp32"]:
             for entry in panel(name, profile):
                 found.append(cost(entry.problem, adapter, Path(folder), runs))
-                oracle, *others = astuple(found[-1])
-                reported = ", ".join(
-                    f"{what} {x / oracle:.2f}"
-                    for what, x in zip(("family", "ceiling", "kept"), others, strict=True)
-                )
-                print(
-                    f"{name:5s} {entry.name:22s} oracle {1e3 * oracle:8.2f} ms;"
-                    f" over it: {reported}",
-                    flush=True,
-                )
-    columns = [
-        statistics.median(getattr(x, name) / x.oracle for x in found)
-        for name in ("family", "ceiling", "kept")
-    ]
-    whole = [
-        sum(getattr(x, name) for x in found) / sum(x.oracle for x in found)
-        for name in ("family", "ceiling", "kept")
-    ]
-    print(
-        "median over {} cases: family {:.2f}, ceiling {:.2f}, kept {:.3f}".format(
-            len(found), *columns
-        )
-    )
-    print("sum over all cases: family {:.2f}, ceiling {:.2f}, kept {:.3f}".format(*whole))
+                print(f"{name:5s} {entry.name:22s} {found[-1]}", flush=True)
+    print(summary(found))
 
 
 if __name__ == "__main__":
