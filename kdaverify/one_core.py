@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from contextlib import suppress
 from functools import cache
 from typing import Final
@@ -15,13 +16,14 @@ KEPT_FREE: Final = 1 << 30
 
 
 def use_one_core() -> None:
-    """One thread, so that sums are made in one order on any machine;
-    and no page of memory requested twice.
+    """One thread, so that sums are made in one order on any machine; no page of memory requested
+    twice; and no module searched for garbage.
     """
     import torch
 
     torch.set_num_threads(1)
     _keep_freed_memory()
+    _leave_out_what_stays()
 
 
 @cache
@@ -36,3 +38,12 @@ def _keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
         library.mallopt(TRIM_THRESHOLD, KEPT_FREE)
+
+
+@cache
+def _leave_out_what_stays() -> None:
+    """Has the garbage collector pass over what is there already: some 300,000 objects of modules
+    and collected tests, which live as long as the process. Each full search of them took 0.09 s of
+    CPU, 2 % of a smoke in all.
+    """
+    gc.freeze()
