@@ -91,7 +91,13 @@ def _there_and_back(
         return (token.after,), token
 
     return there_and_back(
-        inputs, start=(inputs.state.to(do.dtype),), there=there, end=end, back=back, others=(do,)
+        inputs,
+        start=(inputs.state.to(do.dtype),),
+        there=there,
+        end=end,
+        back=back,
+        others=(do,),
+        draws=arithmetic is not NATIVE,
     )
 
 

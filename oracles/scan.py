@@ -120,6 +120,7 @@ def there_and_back(
     end: Tensors,
     back: Callable[[Tensors, Tokens, X], tuple[Tensors, Tensors]],
     others: Tensors,
+    draws: bool = False,
 ) -> tuple[Tensors, Tensors]:
     """Walks every token forwards, then backwards with what it left on the way; only the first state
     of every block is kept between.
@@ -131,10 +132,13 @@ def there_and_back(
             [n, HV, 1, ...].
         others: tensors [B, T, HV, ...] handed to both beside the tokens; the type of the first is
             the one computed in.
+        draws: whether `there` draws samples, one after the other: the last block, of which nothing
+            is kept, is then walked forwards too, as all others are.
     Returns:
         The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
     """
     kept: list[Tensors] = []
+    blocks = -(-max(inputs.lengths) // BLOCK)
 
     def block(carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
         left: list[X] = []
@@ -145,7 +149,7 @@ def there_and_back(
 
     def forwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         kept.append(carry)
-        return block(carry, x)[0], ()
+        return carry if len(kept) == blocks and not draws else block(carry, x)[0], ()
 
     def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         rows: list[Tensors] = []

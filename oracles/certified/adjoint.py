@@ -109,33 +109,38 @@ class Sweep:
 
     def back(self, do: Rows, dS: arb_mat) -> arb_mat:
         """The gradient of the initial state."""
-        sums, kept = self._there()
-        y = matrix(scale_rows([s.exp() for s in sums[-1]], dS.tolist())) if sums else dS
-        for first in reversed(range(0, len(sums), BLOCK)):
-            inside = self._states(kept.pop(), sums[first : first + BLOCK], first)
+        decays = self._decays()
+        kept, inside = self._there(decays)
+        y = matrix(scale_rows(decays[-1], dS.tolist())) if decays else dS
+        for first in reversed(range(0, len(decays), BLOCK)):
+            inside = inside or self._states(kept.pop(), decays[first : first + BLOCK], first)
             for t in reversed(range(first, first + len(inside))):
-                y = self._retreat(y, t, [s.exp() for s in sums[t]], inside[t - first], do[t])
+                y = self._retreat(y, t, decays[t], inside[t - first], do[t])
+            inside = []
         return y
 
-    def _there(self) -> tuple[Rows, list[arb_mat]]:
-        """The summed gates of every token, and the state before every block."""
-        total, sums = [ZERO] * self.start.nrows(), list[Row]()
+    def _decays(self) -> Rows:
+        """exp of the gates of every token, summed since the channel was last reset."""
+        total, decays = [ZERO] * self.start.nrows(), list[Row]()
         for gates in self.head.g:
             total = accumulate(total, gates)
-            sums.append(total)
-        kept, z = list[arb_mat](), self.start
-        for first in range(0, len(sums), BLOCK):
-            kept.append(z)
-            z = self._states(z, sums[first : first + BLOCK], first)[-1].after
-        return sums, kept
+            decays.append([s.exp() for s in total])
+        return decays
 
-    def _states(self, z: arb_mat, sums: Rows, first: int) -> list[ForwardTokenBalls]:
+    def _there(self, decays: Rows) -> tuple[list[arb_mat], list[ForwardTokenBalls]]:
+        """The state before every block but the last, and the tokens of that one."""
+        kept, passed, z = list[arb_mat](), list[ForwardTokenBalls](), self.start
+        for first in range(0, len(decays), BLOCK):
+            kept.append(z)
+            passed = self._states(z, decays[first : first + BLOCK], first)
+            z = passed[-1].after
+        return kept[:-1], passed
+
+    def _states(self, z: arb_mat, decays: Rows, first: int) -> list[ForwardTokenBalls]:
         passed: list[ForwardTokenBalls] = []
-        for t, total in enumerate(sums, start=first):
+        for t, decay in enumerate(decays, start=first):
             decayed = reset(z, self.head.g[t])
-            _, residual, z = step(
-                self.head.rows(slice(t, t + 1)), [s.exp() for s in total], decayed
-            )
+            _, residual, z = step(self.head.rows(slice(t, t + 1)), decay, decayed)
             passed.append(ForwardTokenBalls(decayed, residual, z))
         return passed
 
