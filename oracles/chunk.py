@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 import torch
@@ -88,9 +89,7 @@ class Chunk:
             lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :]
         )
         size = exponent.shape[-2]
-        crossed = torch.ones(size, size, dtype=torch.bool, device=exponent.device).triu(1)[
-            ..., None
-        ]
+        crossed = _above_diagonal(size, exponent.device)
         if self.resets is not None:
             resets = self.resets[..., rows, :]
             crossed = crossed | (resets[..., :, None, :] > resets[..., None, :, :])
@@ -123,6 +122,14 @@ class Chunk:
     def _exp(self, exponent: Tensor, rest: Tensor | None) -> Tensor:
         decay = self.arithmetic.exp(exponent)
         return decay if rest is None else decay * (1 + rest)
+
+
+@lru_cache(maxsize=64)
+def _above_diagonal(size: int, device: torch.device) -> Tensor:
+    """[size, size, 1] True where the column is later than the row; never written to."""
+    # Made once for all: autograd, too, may want to keep it.
+    with torch.inference_mode(mode=False):
+        return torch.ones(size, size, dtype=torch.bool, device=device).triu(1)[..., None]
 
 
 Pick = Callable[[Tensor], Tensor]

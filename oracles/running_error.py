@@ -40,6 +40,7 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
             exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact"
         )
     carry = (inputs.state.double(), inputs.g.new_zeros(inputs.N, inputs.HV, dtype=torch.float64))
+    K, factor = inputs.K, inputs.factor
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         before, r = carry
@@ -47,12 +48,12 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
         decayed = before * alpha[..., None]
         u = beta[..., None] * (x.v - x.k @ decayed)
         after = decayed + x.k.transpose(-1, -2) * u
-        r = grow(r, alpha, beta, k_norm) + local(inputs.K, decayed, after, x, k_norm)
-        o = inputs.factor * (x.q @ after)
+        r = grow(r, alpha, beta, k_norm) + local(K, decayed, after, x, k_norm)
+        o = factor * (x.q @ after)
         q_norm = vector_norm(x.q, dim=-1)[..., None]
         columns = vector_norm(after, dim=-2)[:, :, None]
-        spread = q_norm * r[..., None, None] + UNIT * (inputs.K + 4) * q_norm * columns
-        return (after, r), (o, SAFETY * abs(inputs.factor) * spread + TINY)
+        spread = q_norm * r[..., None, None] + UNIT * (K + 4) * q_norm * columns
+        return (after, r), (o, SAFETY * abs(factor) * spread + TINY)
 
     (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
     state_radius = (r + TINY)[..., None, None].expand_as(final)
