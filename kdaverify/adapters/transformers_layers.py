@@ -69,7 +69,6 @@ def _adapter(
     return layer(
         transformers_layer,
         name,
-        reference="fp64",
         environment=lambda: versions("transformers"),
         missing=lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Output
 from kdaverify.adapters.eager import Eager, arithmetic_of, run_eager
 from kdaverify.budgets.formats import format_of
-from kdaverify.faults import gated_norm, short_conv
+from kdaverify.faults import gated_norm, layer, short_conv
 from kdaverify.faults.adapter import EMBEDDED as EMBEDDED_KERNELS
 from kdaverify.faults.attention.adapter import in_base_two
 from kdaverify.faults.conforming import conforming
@@ -46,6 +46,7 @@ CONV: Final = tuple(
 NORM: Final = tuple(
     f"{_OWN}{name}" for name in ("norm_in_order", "norm_by_division", "norm_stored")
 )
+LAYER: Final = (f"{_OWN}layer_token_by_token", f"{_OWN}layer_by_products")
 ATTENTION: Final = ("eager-attention", f"{_OWN}attention_in_base_two")
 MLA_DECODE: Final = ("eager-mla-decode", f"{_OWN}mla_decode_in_base_two")
 MERGE_STATE: Final = ("eager-merge",)
@@ -98,4 +99,6 @@ conv_w_minus_1 = short_conv.w_minus_one
 norm_in_order = gated_norm.adapted(gated_norm.right, "in order")
 norm_by_division = gated_norm.adapted(gated_norm.by_division, "by division")
 norm_stored = gated_norm.three_roundings
+layer_token_by_token = layer.adapted(layer.token_by_token, "layer token by token")
+layer_by_products = layer.adapted(layer.by_products, "layer by products")
 attention_in_base_two, mla_decode_in_base_two = map(in_base_two, ("attention", "mla_decode"))

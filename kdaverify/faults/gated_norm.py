@@ -81,6 +81,12 @@ def renormed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     return Renormed.apply(x, eps) * w * act(z, name)
 
 
+def counted_in_16_bits(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    y = right(x, z, w, eps, name)
+    rows = y.flatten(0, -2)
+    return rows[torch.arange(len(rows)) % 2**16].view_as(y)
+
+
 class OneRank(torch.autograd.Function):
     """The weight's gradient is the share of one of two ranks: of the even rows."""
 
@@ -205,5 +211,14 @@ FAULTS: Final = (
         "more than one row",
         ("dweight",),
         lambda _: of_one_rank,
+    ),
+    _norm(
+        "NORM-rows",
+        "rows are counted in 16 bits",
+        "class: index width, grids of at most 65,535 programs",
+        "F",
+        "more than 65,536 rows",
+        ("y",),
+        lambda _: counted_in_16_bits,
     ),
 )

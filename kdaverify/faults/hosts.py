@@ -13,7 +13,7 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
-from kdaverify.faults import gated_norm, short_conv
+from kdaverify.faults import gated_norm, layer, short_conv
 from kdaverify.faults.adapter import EMBEDDED, Faulty, unpatched
 from kdaverify.faults.attention.adapter import planted as planted_attention
 from kdaverify.faults.conforming_kernels import (
@@ -22,6 +22,7 @@ from kdaverify.faults.conforming_kernels import (
     CONV,
     DELTA,
     GDN,
+    LAYER,
     MERGE_STATE,
     MLA_DECODE,
     NORM,
@@ -107,6 +108,7 @@ HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
         "delta": _delta("none", DELTA),
         "short_conv": _function("short_conv", short_conv.planted, CONV),
         "gated_rms_norm": _function("gated_rms_norm", gated_norm.planted, NORM),
+        "layer": _function("layer", layer.planted, LAYER),
         "attention": _function("attention", planted_attention, ATTENTION),
         "mla_decode": _function("mla_decode", planted_attention, MLA_DECODE),
         "merge_state": _function("merge_state", planted_attention, MERGE_STATE),

@@ -19,6 +19,8 @@ from kdaverify.faults.fault import Fault
 
 EVERY: Final = ("fp32", "bf16", "fp16")
 Result = tuple[Tensor, Tensor]
+BLOCK: Final = 1024
+"""Tokens a program: what kernels take where a channel is a thread."""
 
 
 def silu(z: Tensor) -> Tensor:
@@ -112,6 +114,20 @@ RIGHT: Final = Parts(sequences, old_columns, summed, activated, shifted_in)
 def wrapped(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     z = summed(stream, w, b)
     return z[torch.arange(len(z)) % 32]
+
+
+def without_history(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """Blocks of BLOCK tokens begin without the tokens before them, but for the first one."""
+    W, token = w.shape[1], torch.arange(len(stream) - w.shape[1] + 1)
+    inside = torch.where(token < BLOCK, W, token % BLOCK)
+    taps = [x * (inside >= W - 1 - j)[:, None].to(x) for j, x in enumerate(windows(stream, W))]
+    z = sum((w[:, j] * x for j, x in enumerate(taps)), torch.zeros(()))
+    return z if b is None else z + b
+
+
+def counted_in_16_bits(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    z = summed(stream, w, b)
+    return z[torch.arange(len(z)) % 2**16]
 
 
 def tiles(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
@@ -380,5 +396,23 @@ FAULTS: Final = (
         "several sequences",
         ("final_state",),
         lambda _: OtherSlots(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-block",
+        "every block of 1,024 tokens begins without history",
+        "class: tiles of long sequences",
+        "B",
+        "more than 1,024 tokens",
+        ("y",),
+        lambda _: RIGHT.replaced(take=without_history),
+    ),
+    _conv(
+        "CONV-rows",
+        "rows are counted in 16 bits",
+        "class: index width, grids of at most 65,535 programs",
+        "F",
+        "more than 65,536 tokens",
+        ("y",),
+        lambda _: RIGHT.replaced(take=counted_in_16_bits),
     ),
 )

@@ -28,13 +28,18 @@ ALIKE: Final = 0.05
 hundredth of it."""
 
 
-def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:
-    """The choices of all formats. In smoke an interpreted kernel, and one that is compiled for
-    every shape, is tested on each in one format, on the next in the next: a case takes a second or
-    more there.
+def is_slow(adapter: Adapter) -> bool:
+    """Whether a case takes a second or more: of interpreted kernels, and of those that are compiled
+    for every shape.
     """
-    slow = adapter.compiled or adapter.environment()["mode"] == "interpreted"
-    step = max(1, len(by_format)) if slow and profile == "smoke" else 1
+    return adapter.compiled or adapter.environment()["mode"] == "interpreted"
+
+
+def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:
+    """The choices of all formats. In smoke a slow kernel is tested on each in one format, on the
+    next in the next.
+    """
+    step = max(1, len(by_format)) if is_slow(adapter) and profile == "smoke" else 1
     return [one for at, found in enumerate(by_format) for one in found[at % step :: step]]
 
 
@@ -44,10 +49,13 @@ class BoundedOperator(FunctionOperator):
     Args:
         options: a field of a problem -> its values, to find out which one a function follows that
             does not take it as a keyword.
+        native: problems of the panel that slow kernels are not tested on in smoke: what they are
+            about (grids, index registers) no interpreter has.
     """
 
     resampled = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    native: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def counted(
@@ -102,7 +110,13 @@ class BoundedOperator(FunctionOperator):
         return bounded_reference(exact, kernel, formats, traits)
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
-        return thinned(adapter, profile, self.panels(adapter, profile))
+        found = self.panels(adapter, profile)
+        if is_slow(adapter) and profile == "smoke":
+            found = [[one for one in each if not self._is_native(one[0])] for each in found]
+        return thinned(adapter, profile, found)
+
+    def _is_native(self, name: str) -> bool:
+        return any(name.endswith(native) for native in self.native)
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
         return thinned(

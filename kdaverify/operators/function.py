@@ -51,8 +51,9 @@ class FunctionTakes:
         )
 
     def has(self, name: str) -> bool:
-        """Whether a parameter is taken, or an option declared."""
-        return name in self.names or self.words.get(name) is not None
+        """Whether a parameter is taken, or an option declared, or is declared to be that."""
+        declared = self.words.get(name) is not None or name in self.words.values()
+        return name in self.names or declared
 
     def fixed(self, name: str, wanted: Any) -> Any:
         """What a keyword is: what is wanted, or what is declared

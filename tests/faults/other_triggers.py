@@ -17,6 +17,7 @@ BASES: Final[Mapping[str, dict[str, Any]]] = {
     "delta": {**PLAIN, "gates": "none", "gate": "zero"},
     "short_conv": {"B": 2, "T": 37, "D": 24, "state": "random", "bias": True},
     "gated_rms_norm": {"B": 2, "T": 9, "H": 2, "V": 24},
+    "layer": {"B": 2, "T": 7, "D": 16},
 }
 _PACK: Final[dict[str, Any]] = {"lengths": (70, 5, 65), "T": 149}
 _CONV_PACK: Final[dict[str, Any]] = {"B": 1, "lengths": (19, 2, 11, 5), "T": 37}
@@ -114,6 +115,10 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "NORM-N11": _gradients(),
     "NORM-N14": _forward(),
     "NORM-L7": _gradients(),
+    "CONV-block": _forward(T=1030, D=2),
+    "CONV-rows": _forward(B=1, T=65539, D=1, state="absent"),
+    "NORM-rows": _forward(B=1, T=65539, H=1, V=2),
+    "LAYER-fp64": ("laws", {}, {"law": "float64"}),
 }
 """By id: property, fields of the problem beside those of BASES, detail."""
 

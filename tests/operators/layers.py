@@ -63,6 +63,8 @@ class DeltaLayer:
         cu_seqlens: Tensor | None = None,
         use_cache: bool = False,
     ) -> Any:
+        if self.fault == "float64 in fp32" and hidden.dtype == torch.float64:
+            return self.narrowed(hidden, attention_mask, use_cache=use_cache)
         if cu_seqlens is not None and self.fault != "offsets ignored":
             return self._pack(hidden, cu_seqlens.tolist())
         before = self._taken(cache, len(hidden), hidden)
@@ -76,6 +78,10 @@ class DeltaLayer:
             self.calls += 1
             out = out + 1e-6 * self.calls
         return (out, self._left(after)) if use_cache else out
+
+    def narrowed(self, hidden: Tensor, mask: Tensor | None, *, use_cache: bool) -> Any:
+        out = self(hidden.float(), attention_mask=mask)
+        return (out.double(), {}) if use_cache else out.double()
 
     def _pack(self, hidden: Tensor, offsets: list[int]) -> Tensor:
         parts = list[Tensor]()
@@ -201,6 +207,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "rows share a mean": "batch",
     "reads ahead": "later-tokens",
     "unwritten memory": "repeat",
+    "float64 in fp32": "float64",
 }
 """Each with the law that is about it."""
 

@@ -289,8 +289,8 @@ def test_smoke_tests_an_interpreted_kernel_on_every_problem_in_one_format(
     interpreted = {**native, "mode": "interpreted"}
     monkeypatch.setattr(type(adapter), "environment", lambda _self: interpreted)  # pyright: ignore[reportUnknownLambdaType]
     found = problems("smoke")
-    assert len(every) == len(adapter.dtypes) * len(found)
-    assert {name for _, name in found} == {name for _, name in every}
+    assert len(every) == len(adapter.dtypes) * (len(found) + 1)
+    assert {name for _, name in every} - {name for _, name in found} == {"past-16-bit-rows"}
     assert {dtype for dtype, _ in found} == {*adapter.dtypes}
     assert len(problems("nightly")) == nightly
 

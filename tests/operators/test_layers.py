@@ -79,7 +79,7 @@ def test_a_layer_that_declines_a_mask_is_not_tested_with_masks() -> None:
 def test_what_a_layer_does_not_take_is_not_tested() -> None:
     adapter = RIGHT_ONES["plain"]
     laws = {law for _, (law, _) in LAYER.lawful(adapter, "smoke")}
-    assert laws == {"batch", "later-tokens", "batch-gradient", "repeat"}
+    assert laws == {"batch", "later-tokens", "batch-gradient", "float64", "repeat"}
     assert any("cu_seqlens" in said for said in LAYER.outside(adapter))
 
 

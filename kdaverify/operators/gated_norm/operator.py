@@ -19,7 +19,7 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.bounded import BoundedOperator
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
-from kdaverify.operators.gated_norm.panel import named_problems, random_problems
+from kdaverify.operators.gated_norm.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import WIDTHS
@@ -50,6 +50,7 @@ class GatedNormOperator(BoundedOperator):
     options = {"activation": ("silu", "sigmoid"), "eps": (1e-6, 1e-5)}  # noqa: RUF012
     width = "V"
     has_known_bugs = True
+    native = (PAST_16_BITS,)
     telling = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from kdaverify.operators.gated_norm.problem import REGIMES, GatedNormProblem
 
+PAST_16_BITS: Final = "past-16-bit-rows"
+"""More rows than 16 bits count, and than an axis of a grid has programs."""
 PANEL: Final[dict[str, dict[str, Any]]] = {
     "one-row": {"T": 1, "V": 64},
     "one-column": {"T": 5, "V": 1},
@@ -23,6 +25,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "small-eps": {"T": 9, "V": 32, "eps": 1e-8, "value": "small"},
     "large-eps": {"T": 9, "V": 32, "eps": 1e-3, "value": "small"},
     "past-blocks-of-rows": {"B": 3, "T": 101, "V": 24},
+    PAST_16_BITS: {"T": 65539, "V": 2},
     **{
         f"{value}-values": {"B": 2, "T": 11, "H": 2, "V": 40, "value": value}
         for value in REGIMES
@@ -33,7 +36,6 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
 more rows than a block of the weight's gradient sums."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "many-rows": {"T": 4099, "V": 64},
-    "past-a-grid-axis": {"T": 65537, "V": 3},
     "very-wide": {"T": 5, "V": 4097},
 }
 

@@ -12,6 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.by_rows import reference_by_rows
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
+from kdaverify.budgets.statistics import rms
 from kdaverify.checks.calls.bits import same_bits
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import CallError
@@ -21,8 +22,13 @@ from kdaverify.operators.layer.call import LayerCall
 from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.problem import LayerProblem
 from kdaverify.operators.layer.schedule import REFUSED
-from kdaverify.operators.layer.tolerance import PlainCall, cotangents, plain_call, run
+from kdaverify.operators.layer.tolerance import WIDE, PlainCall, cotangents, plain_call, run
 
+FINE: Final = 2.0**-32
+"""A change of hidden that fp32 does not have, and float64 to 21 bits."""
+STRAIGHT: Final = 2.0**-4
+"""Of what a change moves, what may be no multiple of it: 2^-21 times how far float64's roundings
+are enlarged, at most 2^17 in layers that fp32 computes at all; in fp32 it is all of it."""
 METHOD: Final = "plain calls of the layer itself"
 
 
@@ -72,6 +78,23 @@ def _repeated(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
     return same_bits({"out": first}, {"out": second}, call, "in a second call")
 
 
+def _wide(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
+    """A change far below fp32's unit moves out, and twice the change twice as far: rounded to fp32
+    on the way, it moves nothing, or by whole units.
+    """
+    hidden = problem.inputs().hidden.double()
+    plain, once, twice = (run(adapter, LayerCall(hidden * (1 + n * FINE))) for n in range(3))
+    moved, bent = rms(once - plain), rms(twice - 2 * once + plain)
+    if moved > 0 and bent <= STRAIGHT * moved:
+        return [Outcome("out", Status.PASS, f"out: float64 hidden is computed in {WIDE}")]
+    said = (
+        f"out: declared reference='fp64', but float64 hidden is rounded to fewer digits on the way:"
+        f" hidden times 1 + 2^-32 moves out by {moved:.3g}, and times 1 + 2^-31 by"
+        f" {rms(twice - plain):.3g}; compute every part in float64, or declare reference='plain'"
+    )
+    return [Outcome("out", Status.FAIL, said)]
+
+
 def _unless_refused(check: Check) -> Check:
     def watched(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
         try:
@@ -84,6 +107,7 @@ def _unless_refused(check: Check) -> Check:
 
 
 repeated: Final = _unless_refused(_repeated)
+wide: Final = _unless_refused(_wide)
 
 
 def _judged(adapter: Adapter, problem: LayerProblem, case: LayerCase, output: str) -> Outcome:

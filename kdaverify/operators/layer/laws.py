@@ -11,9 +11,10 @@ from torch import Tensor
 
 from kdaverify.checks.laws.law import Law, of_any, stated
 from kdaverify.operators.layer.call import LayerCall
-from kdaverify.operators.layer.judging import LayerCase, compared, repeated
+from kdaverify.operators.layer.judging import LayerCase, compared, repeated, wide
 from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.problem import LayerProblem
+from kdaverify.operators.layer.tolerance import WIDE
 
 STEPS: Final = 6
 """Tokens that are decoded one by one after a prefill."""
@@ -21,6 +22,8 @@ CUTS: Final = (1, 2, 3, 4, 63, 64, 65)
 """Within the window of a convolution, and round the chunk of a recurrence."""
 PADDING: Final = 5
 """Columns of padding that every row has."""
+MOST: Final = 33
+"""Tokens that float64 is tested on: it is one cast, at every length."""
 CACHE: Final = ("cache",)
 MASK: Final = ("attention_mask",)
 OFFSETS: Final = ("cu_seqlens",)
@@ -268,6 +271,15 @@ def _batch_gradient(problem: LayerProblem) -> Cases:
     return _together(problem)
 
 
+LAWS["float64"] = Law(
+    "float64",
+    "a change that only float64 has reaches out, in proportion",
+    "reference, whole layers",
+    "a reference='fp64' that is fp32 inside: laws then compare with its roundings",
+    wide,
+    untestable=lambda problem: None if problem.T < MOST else "shorter ones show it as well",
+    needs=(WIDE,),
+)
 LAWS["repeat"] = Law(
     "repeat",
     "the same call gives the same bits",

@@ -23,7 +23,7 @@ from kdaverify.operators.bounded import BoundedOperator
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
-from kdaverify.operators.short_conv.panel import named_problems, random_problems
+from kdaverify.operators.short_conv.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortConv, ShortConvCall
@@ -59,6 +59,7 @@ class ShortConvOperator(BoundedOperator):
     options = {"activation": ("silu", "none")}  # noqa: RUF012
     width = "W"
     has_known_bugs = True
+    native = (PAST_16_BITS,)
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
     telling = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012

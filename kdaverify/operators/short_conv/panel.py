@@ -13,6 +13,8 @@ from kdaverify.operators.short_conv.problem import REGIMES, ShortConvProblem
 STATEFUL: Final[dict[str, Any]] = {"state": "random", "bias": True}
 STARTS: Final = (17,) * 16
 """Starts of sequences at every offset of a tile of 16 rows, and one past each."""
+PAST_16_BITS: Final = "past-16-bit-rows"
+"""More rows than 16 bits count, and than an axis of a grid has programs."""
 PANEL: Final[dict[str, dict[str, Any]]] = {
     "one-token": {"B": 2, "T": 1, "D": 17, **STATEFUL},
     "shorter-than-history": {"B": 2, "T": 2, "D": 8, **STATEFUL},
@@ -35,6 +37,9 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         for value in REGIMES
         if value != "normal"
     },
+    "past-blocks": {"T": 4099, "D": 2, **STATEFUL},
+    "pack-past-blocks": {"lengths": (1021, 3, 2051, 0, 5), "T": 3081, "D": 2, "state": "random"},
+    PAST_16_BITS: {"T": 65539, "D": 1},
     "deep-without-activation": {
         "T": 12,
         "D": 9,
@@ -43,7 +48,8 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         "state": "random",
     },
 }
-"""By name. Sequences shorter than W - 1 shift old columns of the state in; empty ones keep it."""
+"""By name. Sequences shorter than W - 1 shift old columns of the state in; empty ones keep it. Long
+ones have few channels: blocks of up to 4,096 tokens end within them."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "every-start": {"lengths": (65,) * 64, "T": 65 * 64, "D": 4, **STATEFUL},
     "wide": {"B": 2, "T": 130, "D": 1025, **STATEFUL},
