@@ -16,9 +16,17 @@ from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """o [s_q, H, d_v] and lse [H, s_q] of one request; q [s_q, H, d_k], k and v [s_k, h_kv, d]."""
+    """o [s_q, H, d_v] and lse [H, s_q] of one request; q [s_q, H, d_k], k and v [s_k, h_kv, d],
+    sink [H]. LSE is without the sink.
+    """
     group, (s_q, s_k) = q.shape[1] // k.shape[1], (q.shape[0], k.shape[0])
     heads = [x.float().transpose(0, 1) for x in (q, k, v)]
     k_, v_ = (x.repeat_interleave(group, 0) for x in heads[1:])
@@ -26,13 +34,24 @@ def softmax_attention(
     if causal:
         hidden = torch.ones(s_q, s_k, dtype=torch.bool).triu(s_k - s_q + 1)
         scores = scores.masked_fill(hidden, -torch.inf)
+    weights, total, lse = _weights(scores)
+    if sink is not None:
+        column = sink.float()[:, None, None].expand(-1, s_q, 1)
+        every, total, _ = _weights(torch.cat((scores, column), -1))
+        weights = every[..., :-1]
+    o = weights @ v_ / total.masked_fill(total == 0, 1.0)
+    return o.transpose(0, 1).to(q.dtype), lse.squeeze(-1)
+
+
+def _weights(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Relative to the largest of a row, their sum, and the LSE of the row."""
     # A row that sees no key has a maximum of -inf, and no key at all none.
-    top = scores.amax(-1, keepdim=True) if s_k else scores.new_full((*scores.shape[:2], 1), 0.0)
+    empty = scores.new_full((*scores.shape[:2], 1), 0.0)
+    top = scores.amax(-1, keepdim=True) if scores.shape[-1] else empty
     top = top.detach().masked_fill(torch.isneginf(top), 0.0)
     weights = (scores - top).exp()
     total = weights.sum(-1, keepdim=True)
-    o = weights @ v_ / total.masked_fill(total == 0, 1.0)
-    return o.transpose(0, 1).to(q.dtype), (top + total.log()).squeeze(-1)
+    return weights, total, top + total.log()
 
 
 def _attention(
@@ -44,8 +63,9 @@ def _attention(
     cu_seqlens_k: Tensor | None,
     softmax_scale: float,
     causal: bool,
+    sink: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
+    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "sink": sink}
     if cu_seqlens_q is None or cu_seqlens_k is None:
         parts = [softmax_attention(*one, **options) for one in zip(q, k, v, strict=True)]
         o, lse = zip(*parts, strict=True)
@@ -67,11 +87,12 @@ def _mla_decode(
     d_v: int,
     softmax_scale: float,
     causal: bool,
+    sink: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     page, parts = cache.shape[1], list[tuple[Tensor, Tensor]]()
+    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "sink": sink}
     for one, table, length in zip(q, block_table, cache_seqlens.tolist(), strict=True):
         k = cache[table[: -(-length // page)].long()].flatten(0, 1)[:length]
-        options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
         parts.append(softmax_attention(one, k, k[..., :d_v], **options))
     o, lse = zip(*parts, strict=True)
     return torch.stack(o), torch.stack(lse)

@@ -4,6 +4,8 @@ stored o, dS stored in 16 bits.
 Math: mla.md 1.9,
     P = exp(S - lse)    delta_i = <dO_i, O_i>    dP = dO V^T    dS = P (dP - delta + dL)
     dQ = c dS K         dK = c dS^T Q            dV = P^T dO
+With a sink a, lse includes it and da = sum_i exp(a - lse_i) (dL_i - delta_i). Where the lse that is
+returned is that of the keys alone, dL moves exp(S - that lse) dL more, and not a.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from oracles.attention.exact import BLOCK
 from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
 
-Gradients = tuple[Tensor, Tensor, Tensor]
-"""dq, dk, dv."""
+Gradients = tuple[Tensor, ...]
+"""dq, dk, dv, and da of every row where there is a sink."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,21 @@ class Given:
     """What the backward receives beside q, k and v, rows packed as theirs.
 
     Args:
-        o: [h_kv, R, d_v] as the forward stored it; lse: [h_kv, R], natural.
+        o: [h_kv, R, d_v] as the forward stored it; lse: [h_kv, R], natural, with the sink.
         do: [h_kv, R, d_v]; dlse: [h_kv, R], zeros where the loss does not use lse.
+        alone: [h_kv, R] the lse that was returned, where it is without the sink.
     """
 
     o: Tensor
     lse: Tensor
     do: Tensor
     dlse: Tensor
+    alone: Tensor | None = None
 
     def rows(self, rows: slice) -> Given:
         """Of some of the rows."""
-        return Given(*(x[:, rows] for x in (self.o, self.lse, self.do, self.dlse)))
+        every = (self.o, self.lse, self.do, self.dlse, self.alone)
+        return Given(*(None if x is None else x[:, rows] for x in every))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,13 @@ def dv(run: AttentionBackward, P: Tensor, given: Given) -> Tensor:
     return run.arithmetic.dot(run.arithmetic.store("P_backward", P).mT, given.do)
 
 
+def dsink(run: AttentionBackward, a: Tensor, delta: Tensor, given: Given) -> Tensor:
+    """dS of the sink [h_kv, R]: its value is 0."""
+    P = torch.where(a == -torch.inf, torch.zeros_like(a), torch.exp(a - given.lse))
+    dL = given.dlse if given.alone is None else torch.zeros_like(delta)
+    return run.arithmetic.store("dsink_product", run.arithmetic.store("P_sink", P) * (dL - delta))
+
+
 def through_maximum(run: AttentionBackward, made: list[BlockGradient], given: Given) -> None:
     """Adds the gradient of every block's running maximum to dS of the key that has it.
 
@@ -125,6 +137,7 @@ class AttentionBackwardStages:
     dq: Callable[[AttentionBackward, Tensor, PackedRows], Tensor] = dq
     dk: Callable[[AttentionBackward, Tensor, PackedRows], Tensor] = dk
     dv: Callable[[AttentionBackward, Tensor, Given], Tensor] = dv
+    dsink: Callable[[AttentionBackward, Tensor, Tensor, Given], Tensor] = dsink
 
 
 BACKWARD = AttentionBackwardStages()
@@ -145,7 +158,7 @@ class AttentionBackward:
         loss: tuple[Tensor, Tensor | None],
         dtype: torch.dtype,
     ) -> Gradients:
-        """dq [H, s_q, d_k], dk [h_kv, s_k, d_k], dv [h_kv, s_k, d_v].
+        """dq [H, s_q, d_k], dk [h_kv, s_k, d_k], dv [h_kv, s_k, d_v]; and da [H] with a sink.
 
         Args:
             stored: o [H, s_q, d_v] and lse [H, s_q] as the forward stored them.
@@ -155,31 +168,35 @@ class AttentionBackward:
         rows = packed(segment, dtype)
         q, flat, (do, dlse) = segment.q, rows.q.shape[:2], loss
         o, lse = (x.to(dtype).reshape(*flat, *x.shape[2:]) for x in stored)
+        alone = None if rows.sink is None or segment.lse_includes_sink else lse
         given = Given(
             o,
-            lse,
+            lse if rows.sink is None or alone is None else torch.logaddexp(lse, rows.sink),
             do.to(dtype).reshape(*flat, do.shape[-1]),
             torch.zeros_like(lse) if dlse is None else dlse.to(dtype).reshape(flat),
+            alone,
         )
         # of no query there is nothing to keep apart
         packed_heads = self.design.heads == "packed" or not q.shape[1]
-        dq, dk, dv = self._stored(
+        dq, dk, dv, *da = self._stored(
             self.rows(rows, given) if packed_heads else self._heads(rows, given, segment)
         )
-        return dq.view(q.shape), dk, dv
+        sums = [self.arithmetic.row_sum(x.reshape(q.shape[:2])) for x in da]
+        return dq.view(q.shape), dk, dv, *(self.arithmetic.store("dsink", x) for x in sums)
 
     def _heads(self, rows: PackedRows, given: Given, segment: Segment) -> Gradients:
         """Head by head; each one's gradients are stored before they are summed."""
         (H, s_q, _), h_kv = segment.q.shape, len(segment.k)
         heads = [slice(g * s_q, (g + 1) * s_q) for g in range(H // h_kv)]
         found = [self._stored(self.rows(rows.some(one), given.rows(one))) for one in heads]
-        dq, dk, dv = zip(*found, strict=True)
-        return torch.cat(dq, 1), torch.stack(dk).sum(0), torch.stack(dv).sum(0)
+        dq, dk, dv, *da = zip(*found, strict=True)
+        rest = (torch.cat(x, 1) for x in da)
+        return torch.cat(dq, 1), torch.stack(dk).sum(0), torch.stack(dv).sum(0), *rest
 
     def _stored(self, found: Gradients) -> Gradients:
-        dq, dk, dv = found
+        dq, dk, dv, *da = found
         store = self.arithmetic.store
-        return store("dq", dq), store("dk", dk), store("dv", dv)
+        return store("dq", dq), store("dk", dk), store("dv", dv), *da
 
     def rows(self, rows: PackedRows, given: Given) -> Gradients:
         """The same of packed rows, block by block."""
@@ -196,7 +213,9 @@ class AttentionBackward:
             dq = self.arithmetic.store("dq_sum", dq + stages.dq(self, dS, one.rows))
             dk[:, keys] = stages.dk(self, dS, one.rows)
             dv[:, keys] = stages.dv(self, one.P, given)
-        return dq, dk, dv
+        if rows.sink is None:
+            return dq, dk, dv
+        return dq, dk, dv, stages.dsink(self, rows.sink, delta, given)
 
     def _scaled(self, one: BlockGradient) -> BlockGradient:
         """Who scales the scores scales their gradient too, before it is stored: in fp16 a scale of
@@ -212,5 +231,10 @@ class AttentionBackward:
         block = replace(rows, k=rows.k[:, keys], v=rows.v[:, keys], visible=rows.visible[:, keys])
         P = stages.weights(self, block, given)
         dP = self.arithmetic.store("dP", self.arithmetic.dot(given.do, block.v.mT))
-        dS = stages.d_scores(self, P, dP, delta, given.dlse)
+        if given.alone is None:
+            dS = stages.d_scores(self, P, dP, delta, given.dlse)
+        else:
+            of_keys = stages.weights(self, block, replace(given, lse=given.alone))
+            dS = stages.d_scores(self, P, dP, delta, torch.zeros_like(delta))
+            dS = dS + of_keys * given.dlse[..., None]
         return BlockGradient(span, block, P, dP, dS)

@@ -36,6 +36,7 @@ ATTENTION: Final = CallSignature(
         TensorRole("v", Role.TOKEN, axes_of("B s_k h_kv d_v"), "dv"),
         TensorRole("cu_seqlens_q", Role.OFFSETS, axes_of("N+1"), optional=True),
         TensorRole("cu_seqlens_k", Role.OFFSETS, axes_of("N+1"), optional=True),
+        TensorRole("sink", Role.PARAMETER, axes_of("H"), "dsink", optional=True),
     ),
     outputs=RESULTS,
 )
@@ -45,6 +46,7 @@ MLA_DECODE: Final = CallSignature(
         TensorRole("cache", Role.CACHE, axes_of("pages page h_kv d_k")),
         TensorRole("block_table", Role.INDEX, axes_of("B max_pages")),
         TensorRole("cache_seqlens", Role.LENGTHS, axes_of("B")),
+        TensorRole("sink", Role.PARAMETER, axes_of("H"), optional=True),
     ),
     outputs=RESULTS,
 )
@@ -87,6 +89,8 @@ class RequestsCall(TensorCall):
     q: Tensor
     softmax_scale: float
     causal: bool
+    sink: Tensor | None = None
+    lse_includes_sink: bool = False
 
     @cached_property
     def requests(self) -> tuple[RequestSpan, ...]:
@@ -116,7 +120,7 @@ class RequestsCall(TensorCall):
         """Of one request; k, v: [s_k, h_kv, d]."""
         visible = seen(at.s_q, at.s_k, masked=self.causal, device=self.q.device)
         q, k, v = (x.transpose(0, 1) for x in (self.q[at.entry, at.rows], k, v))
-        return Segment(q, k, v, self.softmax_scale, visible)
+        return Segment(q, k, v, self.softmax_scale, visible, self.sink, self.lse_includes_sink)
 
     def joined(self, name: str, parts: Iterable[Tensor]) -> Tensor:
         """An output of the call, or dq, of one part [H, s_q, ...] a request; 0 elsewhere."""
@@ -150,6 +154,14 @@ class RequestsCall(TensorCall):
             found[at.entry, at.first : at.first + lonely] = True
         return found
 
+    @cached_property
+    def without_lse(self) -> Tensor:
+        """[B, H, s_q] Rows whose LSE is that of nothing."""
+        found = self.empty[:, None].expand(-1, self.q.shape[2], -1)
+        if self.sink is None or not self.lse_includes_sink:
+            return found
+        return found & torch.isneginf(self.sink)[:, None]
+
 
 @dataclass(frozen=True)
 class AttentionCall(RequestsCall):
@@ -160,6 +172,8 @@ class AttentionCall(RequestsCall):
         cu_seqlens_q, cu_seqlens_k: [N + 1] offsets of a pack, where B = 1, or None.
         softmax_scale: c.
         causal: bottom-right aligned.
+        sink: [H] fp32 logits that join the sum of exponentials without a value, or None.
+        lse_includes_sink: whether LSE is that of keys and sink, or of the keys alone.
     """
 
     op: ClassVar = "attention"
@@ -172,6 +186,8 @@ class AttentionCall(RequestsCall):
     cu_seqlens_k: Tensor | None = None
     softmax_scale: float = 1.0
     causal: bool = False
+    sink: Tensor | None = None
+    lse_includes_sink: bool = False
 
     @property
     def d_v(self) -> int:
@@ -216,6 +232,18 @@ class AttentionCall(RequestsCall):
             whole[at.entry, :, at.keys] = part
         return whole.transpose(1, 2)
 
+    def joined_gradients(self, parts: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+        """The gradients by name, of dq, dk, dv and, where there is a sink, dsink of a request."""
+        dq, dk, dv = ([part[n] for part in parts] for n in range(3))
+        found = {
+            "dq": self.joined("q", dq),
+            "dk": self.joined_keys(dk),
+            "dv": self.joined_keys(dv),
+        }
+        if self.sink is None:
+            return found
+        return {**found, "dsink": torch.stack([part[3] for part in parts]).sum(0)}
+
 
 @dataclass(frozen=True)
 class MlaDecodeCall(RequestsCall):
@@ -229,6 +257,7 @@ class MlaDecodeCall(RequestsCall):
         d_v: columns of a row that are its value.
         softmax_scale: c.
         causal: bottom-right aligned.
+        sink, lse_includes_sink: as of `AttentionCall`.
     """
 
     op: ClassVar = "mla_decode"
@@ -241,6 +270,8 @@ class MlaDecodeCall(RequestsCall):
     d_v: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     softmax_scale: float = 1.0
     causal: bool = True
+    sink: Tensor | None = None
+    lse_includes_sink: bool = False
 
     @cached_property
     def requests(self) -> tuple[RequestSpan, ...]:

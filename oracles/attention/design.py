@@ -38,6 +38,8 @@ class OnlineDesign:
             relative to LSE (lse), and weights of a merge to that of all parts; normalise_first too.
         seesaw: whether blocks are read in pairs and the two halves of the columns of V are
             accumulated differently (FlashMLA, Hopper; see `seesaw`).
+        sink: whether o is multiplied by its factor at the end, or the running maximum and sum of
+            the first split begin with it (start): P is relative to the sink, too, then.
         heads: of the backward, whether the query heads of a KV head are summed in the accumulator
             (packed), or each head's dk and dv are stored before they are summed (alone):
             FlashAttention-2, and automatic differentiation of repeated heads.
@@ -61,6 +63,7 @@ class OnlineDesign:
     normalise_first: bool = False
     division: Literal["quotient", "reciprocal", "lse"] = "quotient"
     seesaw: bool = False
+    sink: Literal["end", "start"] = "end"
     heads: Literal["packed", "alone"] = "packed"
     maximum: Literal["constant", "differentiated"] = "constant"
 

@@ -44,6 +44,10 @@ class Running:
 class PackedRows:
     """A segment with its heads packed: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [R, s_k], or
     [h_kv, R, s_k].
+
+    Args:
+        sink: [h_kv, R] that of every row, or None; of a split that begins with it, in the units of
+            its maximum.
     """
 
     q: Tensor
@@ -51,15 +55,19 @@ class PackedRows:
     v: Tensor
     visible: Tensor
     scale: float
+    sink: Tensor | None = None
 
     def some(self, rows: slice) -> PackedRows:
         """Some of the rows, with every key."""
-        return replace(self, q=self.q[:, rows], visible=self.visible[..., rows, :])
+        sink = None if self.sink is None else self.sink[:, rows]
+        return replace(self, q=self.q[:, rows], visible=self.visible[..., rows, :], sink=sink)
 
     def state(self) -> Running:
         shape = self.q.shape[:2]
         zero = self.q.new_zeros(shape)
         acc = self.q.new_zeros(*shape, self.v.shape[-1])
+        if self.sink is not None:
+            return Running(self.sink, torch.isfinite(self.sink).to(zero.dtype), acc)
         return Running(torch.full_like(zero, -torch.inf), zero, acc)
 
 
@@ -68,7 +76,10 @@ def packed(segment: Segment, dtype: torch.dtype) -> PackedRows:
     h_kv, group = len(segment.k), len(segment.q) // max(1, len(segment.k))
     q = segment.q.to(dtype).reshape(h_kv, group * segment.q.shape[1], segment.q.shape[2])
     visible = segment.visible.repeat(*[1] * (segment.visible.ndim - 2), group, 1)
-    return PackedRows(q, segment.k.to(dtype), segment.v.to(dtype), visible, float(segment.scale))
+    k, v, sink = segment.k.to(dtype), segment.v.to(dtype), segment.sink
+    if sink is not None:
+        sink = sink.to(dtype).repeat_interleave(segment.q.shape[1]).view(q.shape[:2])
+    return PackedRows(q, k, v, visible, float(segment.scale), sink)
 
 
 # --- the stages ---------------------------------------------------------------------------------
@@ -223,6 +234,21 @@ def tree(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     return parts[0]
 
 
+def begin(run: AttentionPipeline, rows: PackedRows, number: int) -> PackedRows:
+    """The rows of a split: the first one begins with the sink where the design has it there."""
+    if rows.sink is None or run.design.sink == "end" or number:
+        return replace(rows, sink=None)
+    return replace(rows, sink=rows.sink / (run.exponent_scale * run.design.log_base))
+
+
+def sink(run: AttentionPipeline, whole: Partial, a: Tensor, *, counted: bool) -> Partial:
+    """o sigma(lse - a), and LSE with the sink where it is returned so."""
+    gap = torch.where(whole.lse == -torch.inf, torch.zeros_like(a), a - whole.lse)
+    factor = run.store("sink_factor", 1 / (1 + run.arithmetic.exp(gap)))
+    o = run.store("accumulator", factor[..., None] * whole.o)
+    return Partial(o, torch.logaddexp(whole.lse, a) if counted else whole.lse)
+
+
 def split(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     """The partial of some of the keys, block by block."""
     state, stages = rows.state(), run.stages
@@ -241,7 +267,9 @@ def final_maximum(run: AttentionPipeline, rows: PackedRows, span: Span, state: R
         scores = run.stages.scores(run, rows.q, rows.k[:, first:end])
         S = run.stages.mask(run, scores, rows.visible[..., first:end])
         state = replace(state, m=torch.maximum(state.m, S.amax(-1)))
-    return state
+    if rows.sink is None:
+        return state
+    return replace(state, l=state.l * run.stages.rescale(run, rows.sink, state.m))
 
 
 def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
@@ -251,9 +279,12 @@ def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     if first == end:
         return stages.finish(run, rows.state())
     S = stages.mask(run, stages.scores(run, rows.q, rows.k[:, first:end]), visible)
-    m = S.amax(-1)
+    m = S.amax(-1) if rows.sink is None else torch.maximum(rows.sink, S.amax(-1))
     P = stages.weights(run, S, m)
-    l = run.store("l", run.arithmetic.row_sum(P))  # noqa: E741
+    l = run.arithmetic.row_sum(P)  # noqa: E741
+    if rows.sink is not None:
+        l = l + rows.state().l * stages.rescale(run, rows.sink, m)  # noqa: E741
+    l = run.store("l", l)  # noqa: E741
     one = torch.where(l == 0, torch.ones_like(l), l)
     if run.design.division == "lse":
         level = torch.where(l == 0, torch.zeros_like(l), lse_in_base(run, m, one))
@@ -278,8 +309,10 @@ class AttentionStages:
     product: Callable[[AttentionPipeline, Tensor, Tensor, Tensor], Tensor] = product
     accumulate: Callable[[AttentionPipeline, Running, Tensor, Tensor, Tensor], Running] = accumulate
     finish: Callable[[AttentionPipeline, Running], Partial] = finish
+    begin: Callable[[AttentionPipeline, PackedRows, int], PackedRows] = begin
     split: Callable[[AttentionPipeline, PackedRows, Span], Partial] = split
     combine: Callable[[AttentionPipeline, list[Partial]], Partial] = combine
+    sink: Callable[..., Partial] = sink
 
 
 STAGES = AttentionStages()
@@ -332,15 +365,35 @@ class AttentionPipeline:
     def parts(self, rows: PackedRows) -> list[Partial]:
         """The stored partials of every split."""
         form = normalised if self.design.normalise_first else self.stages.split
-        found = [form(self, rows, span) for span in self.design.spans(rows.k.shape[1])]
+        spans = self.design.spans(rows.k.shape[1])
+        found = [form(self, self.stages.begin(self, rows, n), span) for n, span in enumerate(spans)]
         if self.design.splits == 1:
             return found
         return [
             Partial(self.store("partial_o", p.o), self.store("partial_lse", p.lse)) for p in found
         ]
 
+    def whole(self, rows: PackedRows, *, counted: bool) -> Partial:
+        """Over all keys and the sink, before it is stored.
+
+        Args:
+            counted: whether LSE includes the sink.
+        """
+        if rows.k.shape[1]:
+            parts = self.parts(rows)
+            found = parts[0] if self.design.splits == 1 else self.stages.combine(self, parts)
+        else:
+            found = self.stages.finish(self, self.stages.begin(self, rows, 0).state())
+        if rows.sink is None:
+            return found
+        if self.design.sink == "end":
+            return self.stages.sink(self, found, rows.sink, counted=counted)
+        # LSE of the keys alone has statistics of its own
+        alone = found if counted else self.whole(replace(rows, sink=None), counted=False)
+        return replace(found, lse=alone.lse)
+
     def __call__(self, segment: Segment, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """o [H, s_q, d_v] and natural lse [H, s_q] in the working type.
+        """o [H, s_q, d_v] and natural lse [H, s_q], as the segment says, in the working type.
 
         Args:
             dtype: of every tensor between q, k, v and the outputs.
@@ -348,10 +401,8 @@ class AttentionPipeline:
         run = replace(self, scale=float(segment.scale))
         (H, s_q), d_v = segment.q.shape[:2], segment.v.shape[-1]
         rows = run.prepared(packed(segment, dtype))
+        whole = run.whole(rows, counted=segment.lse_includes_sink)
         if not rows.k.shape[1]:
-            empty = run.stages.finish(run, rows.state())
-            return empty.o.view(H, s_q, d_v), empty.lse.view(H, s_q)
-        parts = run.parts(rows)
-        whole = parts[0] if run.design.splits == 1 else run.stages.combine(run, parts)
+            return whole.o.view(H, s_q, d_v), whole.lse.view(H, s_q)
         o, lse = run.store("o", whole.o), run.store("lse", whole.lse)
         return o.view(H, s_q, d_v), lse.view(H, s_q)

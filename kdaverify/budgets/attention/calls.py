@@ -72,13 +72,12 @@ def call_gradient_reference(
 
     Args:
         cotangents: do, dlse; either may be absent.
-        exact: dq, dk and dv.
+        exact: dq, dk and dv, and dsink where there is a sink.
     """
     losses = [Loss(*pair) for pair in call.losses(cotangents)]
 
     def layout(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
-        dq, dk, dv = ([part[n] for part in parts] for n in range(3))
-        return {"dq": call.joined("q", dq), "dk": call.joined_keys(dk), "dv": call.joined_keys(dv)}
+        return call.joined_gradients(parts)
 
     return attention_gradient_reference(
         call.segments(), losses, exact, layout, contract, method=METHOD

@@ -37,6 +37,7 @@ TENSORS: Final = (
     "dq",
     "dk",
     "dv",
+    "dsink",
 )
 """What may be stored in another format than the accumulator's."""
 NARROW: Final = ("P", "P_backward", "dS", "o", "dq", "dk", "dv")

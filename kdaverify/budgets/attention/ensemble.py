@@ -24,8 +24,8 @@ from oracles.attention.segment import Segment
 
 Forward = tuple[Tensor, Tensor]
 """o [H, s_q, d_v] and lse [H, s_q]."""
-Gradients = tuple[Tensor, Tensor, Tensor]
-"""dq, dk, dv of a segment."""
+Gradients = tuple[Tensor, ...]
+"""dq, dk, dv of a segment, and that of its sink where there is one."""
 WIDE_BLOCK: Final = 256
 """Keys of the largest block that a kernel in use has (mla.md 2.4)."""
 LARGEST_BLOCK: Final = 2**20
@@ -105,6 +105,20 @@ def _longest_sums(
         "from the first term": kernel(wide, summed(one_by_one), work),
         "from the last term": kernel(backward, summed(from_last), work),
     }
+
+
+def sink_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
+    """Those whose running maximum and sum begin with the sink, beside those that multiply o by its
+    factor at the end: a P in fp16 is subnormal where the sink is 2^14 above it, and 0 below.
+    """
+    _, library = next(iter(reference_kernels(contract).items()))
+    plain = replace(next(iter(contract.designs().values())), sink="start")
+    work = contract.accumulate.dtype
+    found = {"sink first": kernel(plain, library, work)}
+    if contract.splits > 1 and not plain.normalise_first:
+        split = replace(plain, splits=min(4, contract.splits), cut="blocks")
+        found["sink in the first split"] = kernel(split, library, work)
+    return found
 
 
 def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:

@@ -19,6 +19,7 @@ from kdaverify.budgets.attention.ensemble import (
     grouped_kernels,
     rounded_kernels,
     sampled_kernels,
+    sink_kernels,
 )
 from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
 from kdaverify.budgets.attention.tolerances import (
@@ -68,7 +69,7 @@ def attention_reference(
     Raises:
         ContractOverflow: every output overflows in some reference kernel.
     """
-    kernels = (rounded_kernels(contract).values(), sampled_kernels(contract))
+    kernels = (_nearest(segments, contract), sampled_kernels(contract))
     rounded, drawn = (
         [layout([one.forward(segment) for segment in segments]) for one in group]
         for group in kernels
@@ -100,7 +101,7 @@ def attention_gradient_reference(
 
     samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
     grouped = any(len(s.q) > len(s.k) for s in segments)
-    nearest = (*rounded_kernels(contract).values(), *(grouped_kernels(contract) if grouped else ()))
+    nearest = (*_nearest(segments, contract), *(grouped_kernels(contract) if grouped else ()))
     rounded = [gradients(one) for one in nearest]
     drawn = [gradients(one) for one in samples]
     found = [gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs]
@@ -108,6 +109,14 @@ def attention_gradient_reference(
     terms = {name: sum_terms(sizes[name], lost[name], contract) for name in exact}
     runs = _runs(exact, rounded, drawn)
     return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
+
+
+def _nearest(segments: Sequence[Segment], contract: AttentionContract) -> list[ReferenceKernel]:
+    """The reference kernels that round to nearest."""
+    found = [*rounded_kernels(contract).values()]
+    if any(segment.sink is not None for segment in segments):
+        found += sink_kernels(contract).values()
+    return found
 
 
 def _output_terms(

@@ -4,7 +4,7 @@ of dS behind the gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,17 +12,28 @@ from torch import Tensor
 from oracles.attention.pipeline import packed
 from oracles.attention.segment import Segment
 
-Gradients = tuple[Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, ...]
+"""Of dq, dk, dv, and of the gradient of the sink where there is one."""
 
 
-def probabilities(segment: Segment) -> Tensor:
-    """[h_kv, R, s_k] in float64; 0 in rows that see no key."""
+def probabilities(segment: Segment) -> tuple[Tensor, Tensor]:
+    """[h_kv, R, s_k] of the keys and [h_kv, R] of the sink in float64; 0 in rows that see no key,
+    and without a sink.
+    """
     rows = packed(segment, torch.float64)
     S = (rows.q @ rows.k.mT * rows.scale).masked_fill(~rows.visible, -torch.inf)
-    top = S.amax(-1, keepdim=True) if S.shape[-1] else S.new_zeros(*S.shape[:2], 1)
-    P = torch.exp(S - torch.where(top == -torch.inf, 0.0, top))
-    total = P.sum(-1, keepdim=True)
-    return P / torch.where(total == 0, 1.0, total)
+    a = S.new_full(S.shape[:2], -torch.inf) if rows.sink is None else rows.sink
+    every = torch.cat((S, a[..., None]), -1)
+    top = every.amax(-1, keepdim=True)
+    w = torch.exp(every - torch.where(top == -torch.inf, 0.0, top))
+    total = w.sum(-1, keepdim=True)
+    P = w / torch.where(total == 0, 1.0, total)
+    return P[..., :-1], P[..., -1]
+
+
+def returned_probabilities(segment: Segment) -> tuple[Tensor, Tensor]:
+    """Those whose logarithm of the sum LSE is."""
+    return probabilities(segment if segment.lse_includes_sink else replace(segment, sink=None))
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,7 @@ class ForwardTerms:
 
     Args:
         values: [H, s_q, d_v] sum_j P_ij |V_j|.
-        scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|.
+        scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|, and P |a| of a sink that LSE includes.
         weights: [H, s_q] root of sum_j P_ij^2: what independent roundings of P make of their sum.
         largest: [H, s_q, d_v] P_ij |V_j| of the key with the largest P.
         underflow: [H, s_q, d_v] sum over visible keys of |V_j| + 1: its error where every P and
@@ -47,11 +58,12 @@ class ForwardTerms:
 
 @dataclass(frozen=True)
 class GradientTerms:
-    """What the errors of dq, dk, dv of a segment are relative to, each shaped as they are.
+    """What the errors of dq, dk, dv of a segment are relative to, each shaped as they are,
+    and that of the gradient of a sink.
 
     Math: X = |dO| |V| + sum_j P |dO| |V| + |dL|,
         moduli: c sum_j D_ij |K_j|, c sum_i D_ij |q_i| and sum_i P_ij |dO_i|, where D = P X has the
-            moduli of the terms of dS;
+            moduli of the terms of dS; of a sink sum_i P_i X_i, where its value is 0;
         underflow: the same sums over visible keys with X + 1 for D and 1 for P: what they lose
             together where every P and every dS is wrong by 1.
     """
@@ -62,13 +74,14 @@ class GradientTerms:
 
 def forward_terms(segment: Segment) -> ForwardTerms:
     """Of one segment."""
-    P, v = probabilities(segment), segment.v.double()
+    (P, _), v = probabilities(segment), segment.v.double()
+    returned, of_sink = returned_probabilities(segment)
     rows = segment.q.shape[:2]
     sizes = v.masked_fill(~torch.isfinite(v), 0.0).abs()
     return ForwardTerms(
         (P @ sizes).view(*rows, v.shape[-1]),
-        _score_terms(segment, P),
-        P.square().sum(-1).sqrt().view(rows),
+        _score_terms(segment, returned, of_sink),
+        returned.square().sum(-1).sqrt().view(rows),
         _largest_term(P, sizes).view(*rows, v.shape[-1]),
         (packed(segment, torch.float64).visible.double() @ (sizes + 1)).view(*rows, v.shape[-1]),
     )
@@ -82,12 +95,15 @@ def _largest_term(P: Tensor, sizes: Tensor) -> Tensor:
     return weight * sizes.gather(1, at.expand(-1, -1, sizes.shape[-1]))
 
 
-def _score_terms(segment: Segment, P: Tensor) -> Tensor:
+def _score_terms(segment: Segment, P: Tensor, of_sink: Tensor) -> Tensor:
     """[H, s_q] What rounding in the scores of the keys that count is relative to."""
     rows = packed(segment, torch.float64)
     seen = rows.k.masked_fill(~torch.isfinite(rows.k), 0.0)
     sizes = rows.q.abs() @ seen.abs().mT * abs(rows.scale)
-    return (P * sizes).sum(-1).view(segment.q.shape[:2])
+    found = (P * sizes).sum(-1)
+    if rows.sink is not None:
+        found = found + of_sink * rows.sink.abs().nan_to_num(posinf=0.0)
+    return found.view(segment.q.shape[:2])
 
 
 def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> GradientTerms:
@@ -98,18 +114,23 @@ def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> Gradien
     is the difference of two equal sums, which a kernel makes in different orders: its rounding is
     relative to their terms, not to dS, which is 0.
     """
-    rows, P = packed(segment, torch.float64), probabilities(segment)
+    rows, (P, of_sink) = packed(segment, torch.float64), probabilities(segment)
+    returned, _ = returned_probabilities(segment)
     shape = rows.q.shape[:2]
     dO = do.double().reshape(*shape, do.shape[-1]).abs()
     dP = dO @ rows.v.abs().mT
     delta = (P * dP).sum(-1)
     dL = torch.zeros_like(delta) if dlse is None else dlse.double().reshape(shape).abs()
-    factor = dP + delta[..., None] + dL[..., None]
+    X = P * (dP + delta[..., None]) + returned * dL[..., None]
+    of_level = delta + (dL if segment.lse_includes_sink else 0.0)
 
-    def sums(dS: Tensor, weights: Tensor) -> Gradients:
+    def sums(dS: Tensor, weights: Tensor, of_level: Tensor) -> Gradients:
         dq, dk = dS @ rows.k.abs(), dS.mT @ rows.q.abs()
-        scale = abs(rows.scale)
-        return (dq * scale).view(segment.q.shape), dk * scale, weights.mT @ dO
+        scale, rest = abs(rows.scale), [of_level.view(segment.q.shape[:2]).sum(1)]
+        found = (dq * scale).view(segment.q.shape), dk * scale, weights.mT @ dO
+        return found if rows.sink is None else (*found, *rest)
 
-    seen = rows.visible.double().expand_as(P)
-    return GradientTerms(sums(P * factor, P), sums(seen * (factor + 1), seen))
+    seen, factor = rows.visible.double().expand_as(P), dP + (delta + dL)[..., None]
+    return GradientTerms(
+        sums(X, P, of_sink * of_level), sums(seen * (factor + 1), seen, of_level + 1)
+    )

@@ -22,7 +22,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 )
 """What the kernel declares of itself, by operator."""
 OTHERWISE: Final = OnlineDesign(
-    block=32, direction="backward", splits=3, cut="blocks", merge="tree", base="e"
+    block=32, direction="backward", splits=3, cut="blocks", merge="tree", base="e", sink="start"
 )
 """Everything that a contract leaves open, chosen the other way."""
 
@@ -48,15 +48,17 @@ def adapted(
 
 
 def in_base_two(op: str) -> FunctionAdapter:
-    """A conforming kernel whose LSE is to base 2, and +inf in rows without keys."""
-    function = getattr(AttentionKernel(AttentionPatch(design=OTHERWISE)), op)
+    """A conforming kernel whose LSE is to base 2 and of keys and sink, +inf in rows without."""
+    kernel = AttentionKernel(AttentionPatch(design=OTHERWISE, lse_includes_sink=True))
+    function = getattr(kernel, op)
+    counted: dict[str, Any] = {} if op == "merge_state" else {"lse_includes_sink": "yes"}
 
     @wraps(function)
     def converted(*tensors: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
         o, lse = function(*tensors, **how)
         return o, torch.where(torch.isneginf(lse), torch.inf, lse / math.log(2))
 
-    return adapted(converted, op, f"{op} in base 2", lse="2", empty_lse="+inf")
+    return adapted(converted, op, f"{op} in base 2", lse="2", empty_lse="+inf", **counted)
 
 
 ATTENTION, MLA_DECODE, MERGE_STATE = (

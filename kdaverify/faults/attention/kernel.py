@@ -49,6 +49,7 @@ class KernelRequest:
         index, count: its number, and how many there are.
         q: [H, s_q, d_k]; k: [h_kv, s_k, d_k]; v: [h_kv, s_k, d_v].
         packed: whether the call has offsets.
+        sink: [H], or None.
     """
 
     index: int
@@ -59,6 +60,7 @@ class KernelRequest:
     scale: float
     causal: bool
     packed: bool = False
+    sink: Tensor | None = None
 
     @property
     def s_q(self) -> int:
@@ -103,6 +105,7 @@ class AttentionPatch:
 
     Args:
         design: of the forward and of the backward.
+        lse_includes_sink: what LSE is returned as.
         stages, backward: of the pipeline.
         gather: tokens of a request from the cache.
         visible, visible_backward: the mask of a request; the same in both passes by default.
@@ -113,6 +116,7 @@ class AttentionPatch:
     """
 
     design: OnlineDesign = PLAIN
+    lse_includes_sink: bool = False
     stages: AttentionStages = STAGES
     backward: AttentionBackwardStages = BACKWARD
     gather: Callable[[Paged, int], Tensor] = gathered
@@ -143,6 +147,7 @@ class AttentionKernel:
         d_v: int,
         softmax_scale: float | None = None,
         causal: bool = False,
+        sink: Tensor | None = None,
     ) -> Outputs:
         """q [B, s_q, H, d_k] -> o [B, s_q, H, d_v], lse [B, H, s_q]; V is the first d_v columns of
         K.
@@ -155,6 +160,7 @@ class AttentionKernel:
             "d_v": d_v,
             "softmax_scale": softmax_scale,
             "causal": causal,
+            "sink": sink,
         }
         if self.patch.decode is None:
             return self._decode(**given)
@@ -170,6 +176,7 @@ class AttentionKernel:
         d_v: int,
         softmax_scale: float | None,
         causal: bool,
+        sink: Tensor | None = None,
     ) -> Outputs:
         B, _, _, d_k = q.shape
         paged = Paged(cache, block_table, [int(n) for n in cache_seqlens])
@@ -178,7 +185,7 @@ class AttentionKernel:
         for b in range(B):
             k = self.patch.gather(paged, b).transpose(0, 1)
             request = KernelRequest(
-                b, B, q[b].transpose(0, 1), k, k[..., :d_v], scale, bool(causal)
+                b, B, q[b].transpose(0, 1), k, k[..., :d_v], scale, bool(causal), sink=sink
             )
             found.append(self.forward(self.patch.request(request)))
         o, lse = zip(*found, strict=True)
@@ -194,6 +201,7 @@ class AttentionKernel:
         cu_seqlens_k: Tensor | None = None,
         softmax_scale: float | None = None,
         causal: bool = False,
+        sink: Tensor | None = None,
     ) -> Outputs:
         """q [B, s_q, H, d_k], k, v [B, s_k, h_kv, .] -> o [B, s_q, H, d_v], lse [B, H, s_q]; packed
         q [T, H, d_k] -> o [T, H, d_v], lse [H, T].
@@ -206,6 +214,7 @@ class AttentionKernel:
             "cu_seqlens_k": cu_seqlens_k,
             "softmax_scale": softmax_scale,
             "causal": causal,
+            "sink": sink,
         }
         if self.patch.attention is None:
             return self._attention(**given)
@@ -216,7 +225,7 @@ class AttentionKernel:
         spans = _spans(q, k, how["cu_seqlens_q"], how["cu_seqlens_k"])
         number = q.shape[-1] ** -0.5 if scale is None else float(scale)
         run = _Run(self, spans, number, bool(how["causal"]), how["cu_seqlens_q"] is not None)
-        return _Differentiable.apply(q, k, v, run)  # pyright: ignore[reportReturnType]
+        return _Differentiable.apply(run, q, k, v, how.get("sink"))  # pyright: ignore[reportReturnType]
 
     def merge_state(self, o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
         """Two states as one: o [T, H, d_v], lse [H, T], or as o's rows."""
@@ -231,23 +240,25 @@ class AttentionKernel:
         declared = self.contract(request.q.dtype)
         arithmetic = reference_kernels(declared)["library order"]
         run = AttentionPipeline(self.patch.design, arithmetic, self.patch.stages)
-        segment = Segment(
-            request.q, request.k, request.v, request.scale, self.patch.visible(request)
-        )
+        segment = self._segment(request, self.patch.visible(request))
         return self.patch.returned(request, *run(segment, declared.accumulate.dtype))
 
     def backward(
         self, request: KernelRequest, stored: Outputs, loss: tuple[Tensor, Tensor | None]
     ) -> Sequence[Tensor]:
-        """dq, dk, dv of one request."""
+        """dq, dk, dv of one request, and dsink of its sink."""
         declared, patch = self.contract(request.q.dtype), self.patch
         arithmetic = reference_kernels(declared)["library order"]
         there = patch.backward_request(request)
         visible = (patch.visible_backward or patch.visible)(there)
-        segment = Segment(there.q, there.k, there.v, there.scale, visible)
+        segment = self._segment(there, visible)
         run = AttentionBackward(patch.design, arithmetic, patch.backward)
         found = run(segment, stored, loss, declared.accumulate.dtype)
         return found if patch.gradients is None else patch.gradients(there, loss[0], found)
+
+    def _segment(self, request: KernelRequest, visible: Tensor) -> Segment:
+        r = request
+        return Segment(r.q, r.k, r.v, r.scale, visible, r.sink, self.patch.lse_includes_sink)
 
 
 def merged(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
@@ -287,14 +298,14 @@ class _Run:
     causal: bool
     packed: bool
 
-    def requests(self, q: Tensor, k: Tensor, v: Tensor) -> list[KernelRequest]:
+    def requests(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> list[KernelRequest]:
         found = list[KernelRequest]()
         for n, (rows, keys, b) in enumerate(self.spans):
             of_q, of_k, of_v = (
                 x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, keys), (v, keys))
             )
             request = KernelRequest(
-                n, len(self.spans), of_q, of_k, of_v, self.scale, self.causal, self.packed
+                n, len(self.spans), of_q, of_k, of_v, self.scale, self.causal, self.packed, sink
             )
             found.append(self.kernel.patch.request(request))
         return found
@@ -304,14 +315,15 @@ class _Differentiable(torch.autograd.Function):
     """`attention` with its own backward."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, run: _Run) -> Outputs:
+    def forward(ctx: Any, run: _Run, *tensors: Any) -> Outputs:
+        q, k, v, sink = tensors
         flat = q.ndim == 3
         q4, k4, v4 = ((x[None] if flat else x) for x in (q, k, v))
         o = q4.new_zeros(*q4.shape[:3], v.shape[-1])
         lse = torch.full((len(q4), q4.shape[2], q4.shape[1]), -torch.inf)
         lse = lse.double() if q.dtype is torch.float64 else lse
         ctx.run, ctx.flat, stored = run, flat, []
-        for (rows, _, b), request in zip(run.spans, run.requests(q4, k4, v4), strict=True):
+        for (rows, _, b), request in zip(run.spans, run.requests(q4, k4, v4, sink), strict=True):
             found = run.kernel.forward(request)
             stored.append(found)
             o[b, rows], lse[b, :, rows] = (
@@ -319,26 +331,29 @@ class _Differentiable(torch.autograd.Function):
                 found[1].to(lse.dtype),
             )
         ctx.stored = stored
-        ctx.save_for_backward(q4, k4, v4)
+        ctx.save_for_backward(q4, k4, v4, sink)
         return (o[0], lse[0]) if flat else (o, lse)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         do, dlse = ((g[None] if ctx.flat and g is not None else g) for g in grads)
-        q, k, v = ctx.saved_tensors
+        q, k, v, sink = ctx.saved_tensors
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        dsink = None if sink is None else torch.zeros_like(sink)
         run = ctx.run
-        work = zip(run.spans, run.requests(q, k, v), ctx.stored, strict=True)
+        work = zip(run.spans, run.requests(q, k, v, sink), ctx.stored, strict=True)
         for (rows, keys, b), request, stored in work:
             loss_o = torch.zeros_like(stored[0]) if do is None else do[b, rows].transpose(0, 1)
             loss_lse = None if dlse is None else dlse[b, :, rows]
-            found = run.kernel.backward(request, stored, (loss_o, loss_lse))
+            found = [*run.kernel.backward(request, stored, (loss_o, loss_lse))]
+            if dsink is not None:
+                dsink += found.pop()
             for whole, at, part in zip((dq, dk, dv), (rows, keys, keys), found, strict=True):
                 # a patch may have left out the oldest keys: those have no gradient
                 there = whole[b, at]
                 there[len(there) - part.shape[1] :] = part.transpose(0, 1).to(whole.dtype)
         found = (dq, dk, dv)
-        return (*((x[0] for x in found) if ctx.flat else found), None)
+        return None, *((x[0] for x in found) if ctx.flat else found), dsink
 
 
 def patched(**parts: Any) -> AttentionPatch:

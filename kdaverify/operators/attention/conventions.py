@@ -21,9 +21,12 @@ MASKED: Final[Mapping[str, tuple[str, ...]]] = {
     "causal": ("no", "yes"),
     "key_heads": ("any", "all", "one"),
     "unused": ("anything", "finite"),
+    "sink": ("optional", "required"),
+    "lse_includes_sink": ("no", "yes"),
 }
 """Of those with a mask; causal where the signature does not name it; key_heads: as many as there
-are query heads, or one; unused: what memory behind the last key of a request may hold."""
+are query heads, or one; unused: what memory behind the last key of a request may hold; sink:
+whether a function that takes one may be called with None."""
 OPPOSITE: Final = {"-inf": "+inf", "+inf": "-inf"}
 
 

@@ -37,7 +37,7 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
     positional = ("q", "cache", "block_table", "cache_seqlens")
-    keywords = ("d_v", "softmax_scale", "causal")
+    keywords = ("d_v", "softmax_scale", "causal", "sink")
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
     has_backward = False
     plain: ClassVar = {"table": "identity", "causal": True}
@@ -69,6 +69,7 @@ class MlaDecodeOperator(SoftmaxOperator):
             d_k=24,
             d_v=16,
             scale="model",
+            sink="level",
         )
 
     def advice(self, fault: CallError, adapter: Adapter, problem: MlaDecodeProblem) -> str:

@@ -33,7 +33,7 @@ class AttentionOperator(SoftmaxOperator):
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
     positional = ("q", "k", "v")
-    keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal")
+    keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
     words: Mapping[str, tuple[str, ...]] = {
         **SoftmaxOperator.words,
         "lse_gradient": ("none", "given"),
@@ -92,6 +92,7 @@ class AttentionOperator(SoftmaxOperator):
             d_v=16,
             causal=True,
             scale="model",
+            sink="level",
         )
 
     def pack(self, dtype: str) -> AttentionProblem:

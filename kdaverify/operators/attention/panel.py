@@ -17,6 +17,7 @@ from kdaverify.operators.attention.problem import (
     Parts,
 )
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
+from kdaverify.operators.attention.sinks import Sinks
 
 Fields = Mapping[str, dict[str, Any]]
 WIDE: Final[dict[str, Any]] = {"H": 5, "d_k": 24, "d_v": 16}
@@ -86,6 +87,19 @@ DENSE: Final[Fields] = {
         for name in ("rising", "last", "high", "sharp")
     },
     **{f"{name}-values": {**REGIME_SIZES, "value": name} for name in VALUES if name != "normal"},
+    **{f"{name}-sink": {**REGIME_SIZES, "sink": name} for name in ("level", "high", "absent")},
+    "mixed-sinks": {"B": 2, "s_q": 37, "s_k": 20, "H": 7, "causal": True, "sink": "mixed"},
+    "peaked-logits-sink": {**REGIME_SIZES, "logits": "peaked", "sink": "level"},
+    "pack-sink": {
+        "q_lengths": (3, 0, 17, 1, 5),
+        "k_lengths": (20, 4, 17, 65, 0),
+        "s_q": 26,
+        "s_k": 106,
+        "H": 4,
+        "h_kv": 2,
+        "causal": True,
+        "sink": "level",
+    },
 }
 LATENT: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
 MIXED: Final = (5, 0, 131, 64)
@@ -116,6 +130,17 @@ DECODE: Final[Fields] = {
         f"{name}-logits": {"k_lengths": (131, 20, 64), "s_q": 2, "logits": name, **LATENT}
         for name in REGIMES
         if name != "normal"
+    },
+    **{
+        f"{name}-sink": {"k_lengths": MIXED, "s_q": 3, "sink": name, **LATENT}
+        for name in ("level", "high", "absent", "mixed")
+    },
+    "peaked-logits-sink": {
+        "k_lengths": (131, 20),
+        "s_q": 2,
+        "logits": "peaked",
+        "sink": "level",
+        **LATENT,
     },
 }
 MERGES: Final[Fields] = {
@@ -170,6 +195,7 @@ def _fields(draw: st.DrawFn, dtype: str) -> dict[str, Any]:
         "d_v": d_v,
         "scale": draw(st.sampled_from(("default", "model", "small"))),
         "logits": draw(st.sampled_from([*REGIMES])),
+        "sink": draw(st.sampled_from((None, *get_args(Sinks)))),
     }
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kdaverify.canonical import Canonical
 from kdaverify.operators.attention.regimes import VALUES, Logits, Values, shaped
+from kdaverify.operators.attention.sinks import Sinks, sinks
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.attention.calls import AttentionCall, MergeCall, MlaDecodeCall
@@ -33,6 +34,7 @@ class SoftmaxProblem(Canonical):
         H, h_kv: heads of queries and of keys; d_k, d_v: widths.
         scale: a key of SCALES; causal: bottom-right aligned.
         logits: a key of REGIMES.
+        sink: a regime of sinks, None without; lse_includes_sink: what LSE is of, None as False.
     """
 
     dtype: Dtype = "fp32"
@@ -44,6 +46,8 @@ class SoftmaxProblem(Canonical):
     scale: Scale = "default"
     causal: bool = False
     logits: Logits = "normal"
+    sink: Sinks | None = None
+    lse_includes_sink: bool | None = None
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -58,6 +62,26 @@ class SoftmaxProblem(Canonical):
     @property
     def heads(self) -> str:
         return f"H{self.H}" + (f"_{self.h_kv}" if self.h_kv > 1 else "")
+
+    @property
+    def _seen(self) -> str:
+        keys = "causal" if self.causal else "all keys"
+        return keys if self.sink is None else f"{keys}, {self.sink} sink"
+
+    @property
+    def _sunk(self) -> str:
+        return "" if self.sink is None else f"-{self.sink}_sink"
+
+    def sinks(self, s_k: int) -> dict[str, Any]:
+        """The fields of a call about the sink.
+
+        Args:
+            s_k: keys of the longest request.
+        """
+        if self.sink is None:
+            return {}
+        drawn = sinks(self.sink, self.normal("sink", self.H), self.logits, s_k)
+        return {"sink": drawn, "lse_includes_sink": bool(self.lse_includes_sink)}
 
     def normal(self, name: str, *shape: int) -> Tensor:
         """Normal numbers of a tensor, in float64."""
@@ -120,14 +144,14 @@ class AttentionProblem(SoftmaxProblem):
 
     @property
     def regime(self) -> str:
-        return f"{self.logits}, {self.value}, {'causal' if self.causal else 'all keys'}"
+        return f"{self.logits}, {self.value}, {self._seen}"
 
     @property
     def stem(self) -> str:
         requests = f"N{len(self.pairs)}" if self.packed else f"B{self.B}"
         sizes = f"{requests}q{self.s_q}k{self.s_k}{self.heads}d{self.d_k}_{self.d_v}"
         causal = "-causal" if self.causal else ""
-        return f"attention-{self.dtype}-{sizes}-{self.logits}-{self.value}{causal}"
+        return f"attention-{self.dtype}-{sizes}-{self.logits}-{self.value}{causal}{self._sunk}"
 
     def inputs(self) -> AttentionCall:
         parts = [self.queries_and_keys(f"{n}", s_q, s_k) for n, (s_q, s_k) in enumerate(self.pairs)]
@@ -152,6 +176,7 @@ class AttentionProblem(SoftmaxProblem):
             offsets[1],
             self.softmax_scale,
             self.causal,
+            **self.sinks(max(s_k for _, s_k in self.pairs)),
         )
 
     def _rows(self, name: str, rows: int, parts: list[Tensor]) -> Tensor:
@@ -212,13 +237,13 @@ class MlaDecodeProblem(SoftmaxProblem):
 
     @property
     def regime(self) -> str:
-        return f"{self.logits}, {self.table} table, {'causal' if self.causal else 'all keys'}"
+        return f"{self.logits}, {self.table} table, {self._seen}"
 
     @property
     def stem(self) -> str:
         sizes = f"B{self.B}q{self.s_q}k{max(self.k_lengths)}{self.heads}d{self.d_k}_{self.d_v}"
-        causal = "-causal" if self.causal else ""
-        return f"mla_decode-{self.dtype}-{sizes}p{self.page}-{self.logits}-{self.table}{causal}"
+        ends = ("-causal" if self.causal else "") + self._sunk
+        return f"mla_decode-{self.dtype}-{sizes}p{self.page}-{self.logits}-{self.table}{ends}"
 
     def inputs(self) -> MlaDecodeCall:
         parts = [
@@ -245,6 +270,7 @@ class MlaDecodeProblem(SoftmaxProblem):
             self.d_v,
             self.softmax_scale,
             self.causal,
+            **self.sinks(max(self.k_lengths)),
         )
 
     def _shared_pages(self, request: int) -> int:

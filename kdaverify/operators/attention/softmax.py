@@ -27,15 +27,16 @@ from kdaverify.operators.attention.conventions import (
     outputs,
 )
 from kdaverify.operators.attention.problem import SCALES
+from kdaverify.operators.attention.sinks import misread_sink
 from kdaverify.operators.bounded import ALIKE, BoundedOperator
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import own_rows
-from oracles.attention.exact import Softmax
 from oracles.attention.segment import Segment
+from oracles.attention.sink import softmax_of
 
 SECONDS: Final = 3e-8
 """A product of a query and a key in one column, in float64, with its errors."""
-ORDINARY: Final = {"scale": "default", "logits": "normal"}
+ORDINARY: Final = {"sink": None, "scale": "default", "logits": "normal"}
 
 
 class TolerancesOperator(BoundedOperator):
@@ -98,7 +99,7 @@ class SoftmaxOperator(TolerancesOperator):
         B, s_q, H, _ = call.q.shape
         if name == "lse" and value.shape == (B, H, s_q):
             hidden = call.nobody.to(device)[:, None]
-            found = canonical_lse(value, empty[:, None].expand(B, H, s_q), words)
+            found = canonical_lse(value, call.without_lse.to(device), words)
             return found.masked_fill(hidden, 0.0)
         if name == "o" and value.shape == (B, s_q, H, call.d_v):
             return own_rows(call, canonical_o(value, empty[..., None, None], words))
@@ -111,6 +112,7 @@ class SoftmaxOperator(TolerancesOperator):
             fields["scale"] = "default"
         if "causal" in self.keywords and "causal" not in takes.names:
             fields["causal"] = takes.words["causal"] == "yes"
+        fields |= _sinks(problem, takes)
         heads = takes.words["key_heads"]
         if heads != "any":
             fields["h_kv"] = problem.H if heads == "all" else 1
@@ -173,9 +175,10 @@ class SoftmaxOperator(TolerancesOperator):
         words = adapter.takes.words
         if said := self._other_border(problem, found, words):
             return said
+        if said := misread_sink(call, found, self.exact, alike):
+            return said
         if "lse" in found and alike(found["o"], exact["o"]):
-            empty = call.empty[:, None].expand_as(exact["lse"])
-            said = misdeclared_lse(found["lse"], exact["lse"], empty, words, alike)
+            said = misdeclared_lse(found["lse"], exact["lse"], call.without_lse, words, alike)
         return said or _other_heads(problem, found["o"]) or self._other_scale(problem, found["o"])
 
     def _other_border(
@@ -210,6 +213,8 @@ class SoftmaxOperator(TolerancesOperator):
 
     def place(self, output: str, index: tuple[int, ...], call: Any) -> ElementPlace:
         """Request, query, head and column, and what the row sees."""
+        if output in ("sink", "dsink"):
+            return ElementPlace(index, f"head {index[0]}", f"sink {float(call.sink[index[0]]):.6g}")
         if output in ("k", "v", "dk", "dv"):
             b, row, head, column = index
             where = self._where(call, b, row, keys=True)
@@ -229,6 +234,15 @@ class SoftmaxOperator(TolerancesOperator):
         return f"row {row}, past the last offset"
 
 
+def _sinks(problem: Any, takes: FunctionTakes) -> dict[str, Any]:
+    """What a function takes of a sink."""
+    if "sink" not in takes.names:
+        return {"sink": None, "lse_includes_sink": None}
+    sink = problem.sink or ("normal" if takes.words["sink"] == "required" else None)
+    counted = sink is not None and takes.words["lse_includes_sink"] == "yes"
+    return {"sink": sink, "lse_includes_sink": counted or None}
+
+
 def alike(found: Tensor, exact: Tensor) -> bool:
     """Whether two tensors are the same but for roundings."""
     return rms(found.double() - exact) <= ALIKE * rms(exact) if exact.numel() else True
@@ -241,7 +255,7 @@ def all_alike(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> bool:
 
 def _is_of(o: Tensor, call: Any, misread: Callable[[Segment], Segment]) -> bool:
     """Whether o is that of the call with every segment misread."""
-    parts = [Softmax(misread(segment)).o[0] for segment in call.segments()]
+    parts = [softmax_of(misread(segment)).o[0] for segment in call.segments()]
     return alike(o, call.joined("o", parts))
 
 
@@ -267,14 +281,15 @@ def _row(call: Any, b: int, row: int, head: int) -> str:
     """What a row of weights looks like."""
     for at, segment in zip(call.requests, call.segments(), strict=True):
         if at.entry == b and at.first <= row < at.first + at.s_q:
-            softmax, i = Softmax(segment), row - at.first
+            softmax, i = softmax_of(segment), row - at.first
             seen = int(segment.visible[i].sum())
             if not seen:
                 return f"sees none of {at.s_k} keys"
             p = softmax.weights[head, i]
-            top = int(p.argmax())
+            top = int(p[: at.s_k].argmax())
+            sink = "" if segment.sink is None else f", weight {float(p[-1]):.3g} of the sink"
             return (
-                f"sees {seen} of {at.s_k} keys, LSE {float(softmax.lse[0][head, i]):.6g}, largest"
-                f" weight {float(p[top]):.3g} at key {top}"
+                f"sees {seen} of {at.s_k} keys, LSE {float(softmax.returned_lse[0][head, i]):.6g},"
+                f" largest weight {float(p[top]):.3g} at key {top}{sink}"
             )
     return "nobody's"

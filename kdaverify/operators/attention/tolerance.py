@@ -24,6 +24,7 @@ from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from oracles.attention.calls import AttentionCall, MergeCall, RequestsCall
 from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
+from oracles.attention.sink import softmax_of
 from oracles.attention.split import merge, merge_errors
 from oracles.pointwise.rounding import FLOAT64, Precision, RoundingError
 
@@ -95,9 +96,12 @@ def counted(
         return _merged(call, contract, io)
     precision = EXACT if contract is None else _precision(contract, io)
     read = call if contract is None else as_read(call, contract)
-    parts = [Softmax(segment, precision) for segment in read.segments()]
+    parts = [softmax_of(segment, precision) for segment in read.segments()]
     if cotangents is None:
-        found = {"o": [part.o for part in parts], "lse": [_finite(part.lse) for part in parts]}
+        found = {
+            "o": [part.o for part in parts],
+            "lse": [_finite(part.returned_lse) for part in parts],
+        }
         joined = {name: _joined(call, name, known) for name, known in found.items()}
         return joined if contract is None else joined | {"lse": _stored(joined["lse"], contract)}
     return _differentiated(call, parts, cotangents, None if contract is None else io)
@@ -151,16 +155,31 @@ def _differentiated(
     assert isinstance(call, AttentionCall)
     losses = call.losses(cotangents)
     found = [part.backward(*loss) for part, loss in zip(parts, losses, strict=True)]
-    dq, dk, dv = ([part[n] for part in found] for n in range(3))
-    joined = {
-        "dq": _joined(call, "q", dq),
-        "dk": _together(dk, call.joined_keys),
-        "dv": _together(dv, call.joined_keys),
-    }
+    joined = _gradients(call, found)
     if io is None:
         return joined
     stored = precision_of(io)
-    return {name: (x, error.returned(x, stored)) for name, (x, error) in joined.items()}
+    wide = joined.pop("dsink", None)  # as the sink, it is no tensor of 16 bits
+    found = {name: (x, error.returned(x, stored)) for name, (x, error) in joined.items()}
+    return found if wide is None else {**found, "dsink": wide}
+
+
+def _gradients(call: AttentionCall, parts: Sequence[tuple[Known, ...]]) -> dict[str, Known]:
+    """Of all requests, by name."""
+
+    def joined(pick: Callable[[Known], Tensor]) -> dict[str, Tensor]:
+        return call.joined_gradients([[pick(one) for one in part] for part in parts])
+
+    values = joined(lambda known: known[0])
+    bound, variance, lean = (
+        joined(lambda known, name=name: getattr(known[1], name))
+        for name in ("bound", "variance", "lean")
+    )
+    overflows = any(error.overflows for part in parts for _, error in part)
+    return {
+        name: (value, RoundingError(bound[name], variance[name], lean[name], overflows))
+        for name, value in values.items()
+    }
 
 
 def _merged(call: MergeCall, contract: StorageContract | None, io: Format) -> Counted:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.operators.attention.laws.bounded import attention_law, bounds, within
+from kdaverify.operators.attention.laws.bounded import attention_law, bounds, sinkless, within
 from kdaverify.operators.relations import Tensors, exactly
 from oracles.autograd import ForwardOnlyError
 
@@ -84,15 +84,15 @@ def _balanced(
     return within(call, {"dk": total}, {"dk": wanted}, {"dk": allowed}, "summed over all keys")
 
 
-def _law(name: str, statement: str, exists_for: str, check: GradientCheck, **draws: Any) -> Any:
-    return attention_law(
-        name,
-        statement,
-        exists_for,
-        _differentiated(check),
-        backward=True,
-        **draws,
-    )
+def _law(
+    name: str,
+    statement: str,
+    exists_for: str,
+    check: GradientCheck,
+    law: Callable[..., Any] = attention_law,
+    **draws: Any,
+) -> Any:
+    return law(name, statement, exists_for, _differentiated(check), backward=True, **draws)
 
 
 BATCH: Final[dict[str, Any]] = {"q_lengths": None, "k_lengths": None}
@@ -116,6 +116,7 @@ BACKWARD_LAWS: Final = (
         "over all keys dv sums to the sum of do over the rows that see a key",
         "padding rows in dv (B4), masks of the backward (M2, M3)",
         _sums,
+        sinkless,
         **BATCH,
     ),
     _law(
@@ -123,6 +124,7 @@ BACKWARD_LAWS: Final = (
         "over all keys dk sums to c times the sum of dlse q",
         "delta of a part of o (B3), cotangents of LSE dropped (B8)",
         _balanced,
+        sinkless,
         **BATCH,
     ),
 )

@@ -4,7 +4,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.laws.law import Law, nothing_else, of_any
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
@@ -20,8 +21,26 @@ from kdaverify.operators.attention.tolerance import counted
 from kdaverify.operators.relations import Tensors, exactly, relation, run, same
 from oracles.attention.split import merge
 
+Reason = Callable[[Any], str | None]
+"""Why a law cannot be tested on a problem; None if it can."""
 attention_law = partial(relation, section="mla.md 5")
 """`relation` for laws of attention, paged decode and merges."""
+
+
+def sinkless(
+    *of: Any,
+    untestable: Reason = of_any,
+    becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
+    **options: Any,
+) -> Law:
+    """A law of attention that a sink breaks."""
+
+    def reason(problem: Any) -> str | None:
+        return "it needs no sink" if problem.sink else untestable(problem)
+
+    return attention_law(*of, untestable=reason, becomes=becomes, sink=None, **options)
+
+
 SLACK: Final = 1.0 + 1e-6
 """Of the bounds, which are computed in float64 themselves."""
 

@@ -15,9 +15,11 @@ from kdaverify.operators.attention.laws.bounded import (
     bounds,
     merged,
     same_bits,
+    sinkless,
     summed,
     within,
 )
+from kdaverify.operators.attention.laws.sinks import SINK_LAWS
 from kdaverify.operators.attention.problem import FINITE
 from kdaverify.operators.attention.unused import refilled
 from kdaverify.operators.relations import Tensors, run, same
@@ -95,7 +97,8 @@ def _each_query(adapter: Adapter, problem: Any) -> list[Outcome]:
 def _heads(adapter: Adapter, problem: Any) -> list[Outcome]:
     """Query heads in reverse within their key heads, and key heads in reverse."""
     call = problem.inputs()
-    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2))
+    sink = None if call.sink is None else call.sink.flip(0)
+    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2), sink=sink)
     turned = run(adapter, problem, other)
     found = {name: x.flip(1 if name == "lse" else 2) for name, x in turned.items()}
     return same(adapter, call, found, run(adapter, problem, call), "with heads in reverse")
@@ -191,7 +194,7 @@ _CHECKS: Final = (
         "maps of heads, padding of heads (G12, G13)",
         _heads,
     ),
-    attention_law(
+    sinkless(
         "concatenation",
         "attention over a cache is the merge of two calls over parts of its pages",
         "LSE that is not that of o (C5, C6, C8, C9)",
@@ -199,11 +202,11 @@ _CHECKS: Final = (
         untestable=lambda problem: "it needs every key visible" if problem.causal else None,
         causal=False,
     ),
-    attention_law(
+    sinkless(
         "shifted-keys",
         "a constant added to a column of all keys leaves o, and adds c q a to LSE",
         "columns of K past those of V dropped, sentinels (S4, C12)",
         _shifted,
     ),
 )
-DECODE_LAWS: Final = {law.name: law for law in _CHECKS}
+DECODE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}

@@ -12,7 +12,15 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.backward import BACKWARD_LAWS
-from kdaverify.operators.attention.laws.bounded import attention_law, bounds, merged, summed, within
+from kdaverify.operators.attention.laws.bounded import (
+    attention_law,
+    bounds,
+    merged,
+    sinkless,
+    summed,
+    within,
+)
+from kdaverify.operators.attention.laws.sinks import DENSE_SINK_LAWS
 from kdaverify.operators.attention.problem import FINITE
 from kdaverify.operators.attention.unused import MEND, declares_finite
 from kdaverify.operators.relations import Tensors, exactly, run, same
@@ -156,6 +164,7 @@ def _subset(adapter: Adapter, problem: Any) -> list[Outcome]:
         q=call.q[:, :, -group:].contiguous(),
         k=call.k[:, :, -1:].contiguous(),
         v=call.v[:, :, -1:].contiguous(),
+        sink=None if call.sink is None else call.sink[-group:].contiguous(),
     )
     plain, found = run(adapter, problem, call), run(adapter, problem, alone)
     cut = {
@@ -272,7 +281,7 @@ _CHECKS: Final = (
         ),
         logits="normal",
     ),
-    attention_law(
+    sinkless(
         "concatenation",
         "attention over all keys is the merge of two calls over parts of them",
         "LSE that is not that of o (C5, C11, C12, S1)",
@@ -281,7 +290,7 @@ _CHECKS: Final = (
         becomes=_halves,
         **ALL_KEYS,
     ),
-    attention_law(
+    sinkless(
         "duplicated-keys",
         "every key twice adds ln 2 to LSE, and leaves o",
         "tails of keys, masks of padding (W3)",
@@ -298,7 +307,7 @@ _CHECKS: Final = (
         untestable=_unmasked,
         **ALL_KEYS,
     ),
-    attention_law(
+    sinkless(
         "shifted-keys",
         "a constant added to all keys leaves o, and adds c <q, a> to LSE",
         "K centred without compensation (C12), sentinels (S4)",
@@ -306,13 +315,13 @@ _CHECKS: Final = (
         untestable=batched,
         **BATCH,
     ),
-    attention_law(
+    sinkless(
         "convexity",
         "o lies between the least and the largest value that its row sees",
         "weights that do not sum to 1, keys behind the mask",
         _convex,
     ),
-    attention_law(
+    sinkless(
         "one-key",
         "over one key o is its value, and LSE its logit",
         "scales (S1 to S3), offsets of V",
@@ -321,7 +330,7 @@ _CHECKS: Final = (
         becomes=lambda problem: (problem.replace(s_k=1),),
         **ALL_KEYS,
     ),
-    attention_law(
+    sinkless(
         "no-queries",
         "for q = 0, o is the mean of the values and LSE is ln n",
         "padding that counts as keys, counts of keys",
@@ -387,4 +396,4 @@ _CHECKS: Final = (
         untestable=lambda problem: None if problem.packed else "it needs a pack",
     ),
 )
-DENSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *BACKWARD_LAWS)}
+DENSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *DENSE_SINK_LAWS, *BACKWARD_LAWS)}
