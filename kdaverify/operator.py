@@ -443,6 +443,15 @@ class CallOperator(Operator):
         operator, and the inputs that made it.
         """
 
+    def listed(self, what: str) -> list[dict[str, Any]]:
+        """Its items of a list of `kdaverify list` that each operator has its own of.
+
+        Args:
+            what: "regimes", "probes" or "panels", the number of fixed problems of a profile.
+        """
+        del what
+        return []
+
     def chunk_size(self, contract: Any) -> int:
         """Tokens that a kernel of this contract takes together; 1 where it takes each by itself."""
         del contract

@@ -47,13 +47,6 @@ GENERIC: Final = (
     ),
 )
 """What judges, records, reports and diagnoses whatever the operator is."""
-NOT_YET: Final = {
-    *(
-        f"cli/{name}.py"
-        for name in ("contracts", "drift", "export", "listing", "mailboxes", "oracle")
-    ),
-}
-"""Generic by their place, KDA's by what they name: this list only gets shorter."""
 KDA_MODULES: Final = (
     "kdaverify.problems",
     "kdaverify.budgets.contract",
@@ -167,10 +160,4 @@ def test_the_machinery_names_no_tensor_stage_or_axis_of_an_operator() -> None:
         words |= {found for found in loaded if found.startswith(KDA_MODULES)}
         if words:
             telling[str(path.relative_to(folder))] = words
-    assert telling.keys() - NOT_YET == set(), {
-        name: telling[name] for name in telling.keys() - NOT_YET
-    }
-    assert not NOT_YET - telling.keys(), (
-        "these know no operator any more, take them off the list:"
-        f" {', '.join(sorted(NOT_YET - telling.keys()))}"
-    )
+    assert not telling

@@ -19,18 +19,15 @@ from typer.exceptions import TyperException
 import kdaverify
 from kdaverify.cli.campaign import campaign
 from kdaverify.cli.complaint import Complaint, complain, guarded
-from kdaverify.cli.contracts import contracts
 from kdaverify.cli.diagnose import diagnose
-from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.gate import gate
 from kdaverify.cli.kill_matrix import kill_matrix
 from kdaverify.cli.ledger import app as ledger
 from kdaverify.cli.listing import list_
-from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.merge import merge
 from kdaverify.cli.nightly import nightly
-from kdaverify.cli.oracle import oracle
+from kdaverify.cli.own import of_operator
 from kdaverify.cli.problem import problem
 from kdaverify.cli.replay import replay
 from kdaverify.cli.report import report
@@ -91,7 +88,7 @@ def _add(command: Callable[..., int | None], panel: str, name: str | None = None
 _add(verify, JUDGE)
 _add(replay, JUDGE)
 _add(diagnose, JUDGE)
-_add(drift, JUDGE)
+_add(of_operator("kda.commands.drift:drift"), JUDGE)
 _add(campaign, JUDGE)
 _add(nightly, JUDGE)
 _add(survey, JUDGE)
@@ -102,10 +99,12 @@ _add(report, DECIDE)
 _add(merge, DECIDE)
 app.add_typer(ledger, name="ledger", rich_help_panel=DECIDE)
 _add(list_, EXACT, "list")
-app.add_typer(contracts, name="contracts", rich_help_panel=EXACT)
-_add(oracle, EXACT)
+app.add_typer(
+    of_operator("kda.commands.contracts:contracts"), name="contracts", rich_help_panel=EXACT
+)
+_add(of_operator("kda.commands.oracle:oracle"), EXACT)
 _add(problem, EXACT)
-_add(mailboxes, HARNESS)
+_add(of_operator("kda.commands.mailboxes:mailboxes"), HARNESS)
 _add(splits, HARNESS)
 _add(kill_matrix, HARNESS, "kill-matrix")
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kdaverify.cli.complaint import HARNESS, Complaint, complain
+from kdaverify.cli.own import of_operator, taking
 from kdaverify.cli.request import Request
 from kdaverify.operator import DEFAULT
 
@@ -29,13 +30,9 @@ CONTRACT = (
 OP = "the operator: kda (also Gated DeltaNet and DeltaNet, by --gates), attention, short_conv, ..."
 OPTION = "of another operator than kda, its own option NAME=VALUE, such as lse=2; repeatable"
 WITHOUT = "of another operator than kda, a parameter that the kernel does not take; repeatable"
-SCALE = (
-    "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
-    " the call"
-)
-PADDING = "what rows past the last offset of a pack hold: zero or undefined"
 
 
+@taking(of_operator("kda.commands.declaration:OPTIONS"))
 def export(
     folder: Annotated[Path, typer.Argument(help="new folder for the files")],
     profile: Annotated[
@@ -51,46 +48,7 @@ def export(
     without: Annotated[list[str] | None, typer.Option(help=WITHOUT)] = None,
     dtype: Annotated[list[str] | None, typer.Option(help=DTYPES)] = None,
     contract: Annotated[list[str] | None, typer.Option(help=CONTRACT)] = None,
-    layout: Annotated[
-        str, typer.Option(help="of q, k, v, g, beta and o: bthd, bhtd or thd")
-    ] = "bthd",
-    state: Annotated[str, typer.Option(help="of states: kv or vk")] = "kv",
-    gate: Annotated[str, typer.Option(help="log, log2 or decay")] = "log",
-    gates: Annotated[
-        str, typer.Option(help="of a head: channel, head (g [B, T, HV]) or none (no g)")
-    ] = "channel",
-    heads: Annotated[
-        str, typer.Option(help="grouping of value heads: interleaved or tiled")
-    ] = "interleaved",
-    beta: Annotated[str, typer.Option(help="value or logit")] = "value",
-    packing: Annotated[str, typer.Option(help="cu_seqlens, segment_ids or none")] = "none",
-    scale: Annotated[str, typer.Option(help=SCALE)] = "argument",
-    padding: Annotated[str, typer.Option(help=PADDING)] = "zero",
-    initial_state: Annotated[bool, typer.Option(help="whether the kernel takes one")] = True,
-    final_state: Annotated[bool, typer.Option(help="whether the kernel returns one")] = True,
-    width: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="of K and V, where it takes but a few; repeatable"),
-    ] = None,
-    square: Annotated[bool, typer.Option(help="whether it takes K = V alone")] = False,
-    grouped_heads: Annotated[
-        bool, typer.Option(help="whether it takes more value heads than key heads")
-    ] = True,
-    head_ratio: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="of HV / H, where it takes but a few; repeatable"),
-    ] = None,
-    gate_range: Annotated[
-        str | None, typer.Option(help="lowest and highest log decay that it takes, such as -5..0")
-    ] = None,
-    beta_range: Annotated[
-        str | None,
-        typer.Option(help="lowest and highest write strength that it takes, such as 0..1"),
-    ] = None,
-    length_multiple: Annotated[
-        int | None, typer.Option(min=1, help="of which every sequence length is a multiple")
-    ] = None,
-    longest: Annotated[int | None, typer.Option(min=1, help="tokens of a sequence at most")] = None,
+    **declared: Any,
 ) -> int:
     """Write the calls of the suites to files, with a runner that needs only safetensors and the
     kernel.
@@ -108,29 +66,7 @@ def export(
 
     Exit codes: 0 exported, 2 harness or usage error.
     """
-    words = _words(
-        layout=layout,
-        state=state,
-        gate=gate,
-        gates=gates,
-        heads=heads,
-        beta=beta,
-        packing=packing,
-        scale=scale,
-        padding=padding,
-        initial_state=initial_state,
-        final_state=final_state,
-        grouped_heads=grouped_heads,
-        square=square,
-        head_ratios=head_ratio,
-        gate_range=gate_range,
-        beta_range=beta_range,
-        length_multiple=length_multiple,
-        longest=longest,
-        widths=width,
-        dtypes=dtype,
-        contract=contract,
-    )
+    words = _words(**declared, dtypes=dtype, contract=contract)
     words["name"] = name or folder.resolve().name
     own = OwnWords(op, tuple(option or ()), tuple(without or ()))
     return _export(folder, _draft(folder, profile, kda_seed, words, own), Console())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -160,13 +161,15 @@ def _ops() -> list[dict[str, Any]]:
     ]
 
 
-def _regimes() -> list[dict[str, Any]]:
-    from kdaverify.problems import REGIMES
+def _of_operators(what: str) -> list[dict[str, Any]]:
+    from kdaverify.operator import OPERATORS, CallOperator, operator_named
 
+    operators = map(operator_named, OPERATORS)
     return [
-        {"name": name, "axis": axis, "exposes": regime.exposes}
-        for axis, table in REGIMES.items()
-        for name, regime in table.items()
+        row
+        for operator in operators
+        if isinstance(operator, CallOperator)
+        for row in operator.listed(what)
     ]
 
 
@@ -179,17 +182,15 @@ def _standards() -> list[dict[str, Any]]:
 
 
 def _profiles() -> list[dict[str, Any]]:
-    from kdaverify.problems import DTYPES, PROFILES, panel, settings_for
+    from kdaverify.problems.profiles import settings_for
 
     return [
         {
-            "name": profile,
-            "random problems a test": settings_for(profile).max_examples,
-            "panel problems": len(
-                {entry.name for dtype in DTYPES for entry in panel(dtype, profile)}
-            ),
+            "name": row["name"],
+            "random problems a test": settings_for(row["name"]).max_examples,
+            "panel problems": row["problems"],
         }
-        for profile in PROFILES
+        for row in _of_operators("panels")
     ]
 
 
@@ -276,28 +277,13 @@ def _calls() -> list[dict[str, Any]]:
     ]
 
 
-def _probes() -> list[dict[str, Any]]:
-    from kdaverify.problems.probes import PROBES
-
-    return [
-        {
-            "name": probe.name,
-            "about": probe.about,
-            "exposes": probe.exposes,
-            "dtypes": list(probe.dtypes),
-            "profile": probe.profile,
-        }
-        for probe in PROBES.values()
-    ]
-
-
 _LISTS: Final[dict[What, Callable[[], list[dict[str, Any]]]]] = {
     What.IMPLS: _impls,
     What.OPS: _ops,
-    What.REGIMES: _regimes,
+    What.REGIMES: partial(_of_operators, "regimes"),
     What.PROFILES: _profiles,
     What.LAWS: _laws,
-    What.PROBES: _probes,
+    What.PROBES: partial(_of_operators, "probes"),
     What.CALLS: _calls,
     What.FAULTS: _faults,
     What.PLANTED: _planted,

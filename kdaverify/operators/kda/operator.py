@@ -36,6 +36,7 @@ from kdaverify.operators.kda.bounds import bounds_of
 from kdaverify.operators.kda.call_problem import call_problem
 from kdaverify.operators.kda.contrasts import contrasts
 from kdaverify.operators.kda.coverage import covered
+from kdaverify.operators.kda.listed import LISTED
 from kdaverify.operators.kda.not_applicable import exposed, not_applicable, outside
 from kdaverify.operators.kda.place import place
 from kdaverify.operators.kda.smaller import smaller
@@ -178,6 +179,9 @@ class KdaOperator(CallOperator):
 
     def baseline(self, call: Inputs, contract: Contract, io: Format) -> Recurrence:
         return Recurrence(call, contract, io)
+
+    def listed(self, what: str) -> list[dict[str, Any]]:
+        return LISTED[what]()
 
     def chunk_size(self, contract: Contract) -> int:
         return contract.chunk_size

@@ -1,0 +1,71 @@
+"""The options of `kdaverify export` that declare a kernel of the delta rule, in the words of
+@kdaverify.kernel.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter
+from typing import Annotated, Any, Final
+
+import typer
+
+SCALE: Final = (
+    "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
+    " the call"
+)
+PADDING: Final = "what rows past the last offset of a pack hold: zero or undefined"
+FEW: Final = "where it takes but a few; repeatable"
+
+
+def _option(
+    name: str, taken: Any, default: Any, about: str, *, flag: str = "", least: int | None = None
+) -> Parameter:
+    flags = (f"--{flag}",) if flag else ()
+    described = typer.Option(*flags, help=about, min=least)
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[taken, described]
+    )
+
+
+def _word(name: str, default: str, about: str) -> Parameter:
+    return _option(name, str, default, about)
+
+
+def _answer(name: str, about: str, *, default: bool = True) -> Parameter:
+    return _option(name, bool, default, about)
+
+
+def _range(name: str, about: str) -> Parameter:
+    return _option(name, str | None, None, f"lowest and highest {about}")
+
+
+def _sizes(name: str, flag: str, about: str) -> Parameter:
+    return _option(name, list[int] | None, None, f"of {about}, {FEW}", flag=flag, least=1)
+
+
+def _size(name: str, about: str) -> Parameter:
+    return _option(name, int | None, None, about, least=1)
+
+
+OPTIONS: Final = (
+    _word("layout", "bthd", "of q, k, v, g, beta and o: bthd, bhtd or thd"),
+    _word("state", "kv", "of states: kv or vk"),
+    _word("gate", "log", "log, log2 or decay"),
+    _word("gates", "channel", "of a head: channel, head (g [B, T, HV]) or none (no g)"),
+    _word("heads", "interleaved", "grouping of value heads: interleaved or tiled"),
+    _word("beta", "value", "value or logit"),
+    _word("packing", "none", "cu_seqlens, segment_ids or none"),
+    _word("scale", "argument", SCALE),
+    _word("padding", "zero", PADDING),
+    _answer("initial_state", "whether the kernel takes one"),
+    _answer("final_state", "whether the kernel returns one"),
+    _sizes("widths", "width", "K and V"),
+    _answer("square", "whether it takes K = V alone", default=False),
+    _answer("grouped_heads", "whether it takes more value heads than key heads"),
+    _sizes("head_ratios", "head-ratio", "HV / H"),
+    _range("gate_range", "log decay that it takes, such as -5..0"),
+    _range("beta_range", "write strength that it takes, such as 0..1"),
+    _size("length_multiple", "of which every sequence length is a multiple"),
+    _size("longest", "tokens of a sequence at most"),
+)
+"""Named as the fields of a declaration."""
