@@ -18,11 +18,9 @@ from typing import Final
 import torch
 
 from kdaverify.adapters.registry import find
-from kdaverify.budgets.budget import DEVIATIONS, RMS_FACTOR
+from kdaverify.budgets.constants import DEVIATIONS, RMS_FACTOR, SHARP_DEVIATIONS, SHARP_FACTOR
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.rms_limit import DEVIATIONS as SHARP_DEVIATIONS
-from kdaverify.budgets.rms_limit import FACTOR
 from kdaverify.budgets.standard import standard
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem
@@ -79,7 +77,7 @@ class ToleranceExample:
     def by_typical(self) -> float:
         """The limit from the worst kernel or the mean sample."""
         return (
-            FACTOR
+            SHARP_FACTOR
             * (1 + SHARP_DEVIATIONS * self.spread)
             * max(*self.reference.values(), fmean(self.samples))
         )
@@ -120,7 +118,7 @@ def table(found: ToleranceExample) -> Iterator[str]:
     yield f"| spread of the samples (standard deviation / mean) | {found.spread:.1%} |"
     worst, typical = (
         f"{RMS_FACTOR} (1 + {DEVIATIONS:g} spread)",
-        f"{FACTOR} (1 + {SHARP_DEVIATIONS:g} spread)",
+        f"{SHARP_FACTOR} (1 + {SHARP_DEVIATIONS:g} spread)",
     )
     yield f"| limit 1: {worst} times the worst of all | {1e4 * found.by_worst:.2f} |"
     yield (

@@ -6,14 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 from torch import Tensor
 
-# Less than this is not judged: what a contract of more bits would not do shows in its rms.
-SMALLEST: Final = 2.0**-12
-# How far one more run may lie from 0, in deviations of the samples.
-DEVIATIONS: Final = 5.0
+from kdaverify.budgets.constants import BIAS_DEVIATIONS, SMALLEST_BIAS
 
 
 def biases(errors: Tensor, exact: Tensor) -> list[float]:
@@ -49,5 +45,5 @@ def allowed_bias(
     if missed >= 1:
         return math.inf
     deviation = math.hypot(*drawn) / math.sqrt(len(drawn))
-    found = max(rounded, default=0.0) + DEVIATIONS * deviation
-    return max(SMALLEST, found, 4 * rounding, least) if math.isfinite(found) else math.inf
+    found = max(rounded, default=0.0) + BIAS_DEVIATIONS * deviation
+    return max(SMALLEST_BIAS, found, 4 * rounding, least) if math.isfinite(found) else math.inf

@@ -14,6 +14,16 @@ from torch import Tensor
 
 from kdaverify.budgets.bias import allowed_bias
 from kdaverify.budgets.ceiling import ErrorBound
+from kdaverify.budgets.constants import (
+    DEVIATIONS,
+    IDEAL_ROUNDING,
+    LARGEST_FACTOR,
+    MEDIAN_FACTOR,
+    RMS_FACTOR,
+    ROW_FACTOR,
+    ROW_UNITS,
+    TAIL_FACTOR,
+)
 from kdaverify.budgets.error_model import ErrorModel
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.rms_limit import sharp_rms, were_favourable
@@ -26,20 +36,6 @@ from kdaverify.budgets.statistics import (
     worst,
 )
 from oracles.enclosure import Enclosure
-
-# Factors over the worst of the reference ensemble. With them four of 24,180 runs of conforming
-# kernels were rejected, for three causes that are mended since. One element, or row, at four times
-# the ensemble's worst was found in all of 910 problems, an rms error 30 % over the worst conforming
-# kernel's in 910 of o and 898 of final_state (benchmarks.detection_power, reports/figures.md).
-RMS_FACTOR, LARGEST_FACTOR, ROW_FACTOR, MEDIAN_FACTOR, TAIL_FACTOR = 1.25, 2.5, 2.5, 1.5, 2.0
-# The rms error of rounding to nearest, in units of roundoff: what is left to a kernel that rounds
-# its result and nothing else.
-IDEAL_ROUNDING = 0.41
-# A row may be wrong by this many units of roundoff of its own size even where the reference
-# ensemble happens to be exact (2^-10 in bf16).
-ROW_UNITS = 0.25
-# A statistic may lie this many deviations of the samples above the worst of the reference ensemble.
-DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True)

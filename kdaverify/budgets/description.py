@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kdaverify.budgets.backward import backward_members
+from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.contract import Contract, spelled
 from kdaverify.budgets.contract_checks import CHOICES, RETURNED
 from kdaverify.budgets.contract_file import INPUTS
 from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.monte_carlo import DRAWS
 from kdaverify.budgets.tensors import StageTensors
 
 SUMS_ALONE: Final = ("cumsum", "cumsum_bwd")
@@ -59,7 +59,7 @@ class Description:
     settled: Mapping[str, str]
     members: tuple[str, ...]
     backward_members: tuple[str, ...]
-    draws: int = DRAWS
+    draws: int = SAMPLES
 
     def json(self) -> dict[str, Any]:
         """The same for other programs."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
-from kdaverify.budgets.budget import DEVIATIONS, RMS_FACTOR
+from kdaverify.budgets.constants import DEVIATIONS, RMS_FACTOR
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import as_handed, as_it_is, received_gradients
 from kdaverify.budgets.ensemble import emulate

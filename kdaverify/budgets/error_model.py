@@ -14,20 +14,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.ceiling import Element, worst_element
+from kdaverify.budgets.constants import FEWEST_INDEPENDENT, MODEL_DEVIATIONS
 from kdaverify.budgets.formats import Format
 from oracles.enclosure import Enclosure
-
-DEVIATIONS: Final = 5.0
-"""Of the statistics of many elements; a conforming kernel is above by chance once in 10^6
-outputs."""
-FEW: Final = 12
-"""Independent elements below which nothing averages: the bound alone judges then."""
 
 
 @dataclass(frozen=True)
@@ -95,17 +89,17 @@ class ErrorModel:
         1, and what chance adds over so many independent elements.
         """
         n = self.independent
-        return 1 + DEVIATIONS / math.sqrt(2 * n) if n >= FEW else math.inf
+        return 1 + MODEL_DEVIATIONS / math.sqrt(2 * n) if n >= FEWEST_INDEPENDENT else math.inf
 
     @property
     def most_bias(self) -> float:
         """5 deviations of the weighted mean, beside what leans in every element."""
         share, lean = self._weighted
         n, size = self.independent, float(share.square().sum())
-        if n < FEW or not size:
+        if n < FEWEST_INDEPENDENT or not size:
             return math.inf
         return (
-            DEVIATIONS * math.sqrt(share.numel() / n / size)
+            MODEL_DEVIATIONS * math.sqrt(share.numel() / n / size)
             + float((lean * share.abs()).sum()) / size
         )
 

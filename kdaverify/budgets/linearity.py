@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.constants import GAIN, SUMS_LOSE
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import (
     as_it_is,
@@ -23,7 +24,7 @@ from kdaverify.budgets.conversions import (
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Reference, ToleranceContext
+from kdaverify.budgets.standard import Reference, ToleranceContext
 from oracles.adjoint import adjoint_with_terms
 from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, Terms, largest_ahead

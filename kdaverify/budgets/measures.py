@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.budget import DEVIATIONS, LARGEST_FACTOR
+from kdaverify.budgets.constants import DEVIATIONS, LARGEST_FACTOR
 from kdaverify.budgets.formats import Format
 from kdaverify.problems.probes import Measure
 from oracles.enclosure import Enclosure

@@ -17,6 +17,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets import scalar_decay
+from kdaverify.budgets.constants import (
+    AGAIN,
+    FEW_ELEMENTS,
+    MAGNIFIED,
+    MANY_ELEMENTS,
+    SAMPLES,
+    SCATTERED,
+)
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import drawn
 from kdaverify.budgets.differentiable import differentiable
@@ -38,15 +46,6 @@ from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
-DRAWS = 8
-# Where the samples of an output scatter by more than this share of their mean, few roundings carry
-# it. It is sampled so often again if it has many elements, of which good kernels are alike as a
-# rule, or so few that eight draws do not even tell by how much they scatter.
-SCATTERED, AGAIN = 0.06, 3
-FEW_ELEMENTS, MANY_ELEMENTS = 32, 8192
-# float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what
-# they do is divided by as much.
-MAGNIFIED = 2.0**10
 SEED = 20
 # Elements of the states of calls that one core draws together.
 STATES_AT_ONCE = 2**18
@@ -68,8 +67,8 @@ class MonteCarloArithmetic:
     io: Format
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
-        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them,
-        or AGAIN times as many more.
+        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: SAMPLES of
+        them, or AGAIN times as many more.
         """
 
         def at_once(
@@ -86,7 +85,7 @@ class MonteCarloArithmetic:
         several = calls_at_once(inputs)
         drawn = self.draws(at_once, rng, several=several)
         if any(_hangs_on_few([run[i] for run in drawn]) for i in range(2)):
-            drawn += self.draws(at_once, rng, AGAIN * DRAWS, several=several)
+            drawn += self.draws(at_once, rng, AGAIN * SAMPLES, several=several)
         return [(o, final) for o, final in drawn]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
@@ -97,7 +96,7 @@ class MonteCarloArithmetic:
         return o, final
 
     def draws(
-        self, run: Run, rng: torch.Generator, number: int = DRAWS, *, several: int = DRAWS
+        self, run: Run, rng: torch.Generator, number: int = SAMPLES, *, several: int = SAMPLES
     ) -> list[list[Tensor]]:
         """What so many runs make of the next samples of `rng`, float64.
 
@@ -371,7 +370,7 @@ def calls_at_once(inputs: Inputs) -> int:
     core's cache holds of large ones.
     """
     if inputs.q.device.type != "cpu":
-        return AGAIN * DRAWS
+        return AGAIN * SAMPLES
     return max(1, STATES_AT_ONCE // max(1, inputs.state.numel()))
 
 

@@ -7,23 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Final
 
-# Real kernels' rms comes within this factor of the ensemble's, beside sampling variation: on an
-# H200 within 2 % for o and final_state of FLA (bf16, fp16, fp32; 4,096 and 16,384 tokens) and cuDNN
-# (bf16; 4,096 tokens). Gradients of a few regimes are further off (reports/calibration.md).
-FACTOR: Final = 1.1
-# Sampling variation, in standard deviations of the samples: one further sample lies so far above
-# their mean once in 400 times, as 8 of them give the deviation (Student's t with 7 degrees of
-# freedom), or as 32 do.
-DEVIATIONS: Final = 4.0
-MANY, DEVIATIONS_OF_MANY = 32, 3.0
-# Draws that scatter by more than this share of their mean hang on a handful of roundings, which do
-# not average: luck has other odds there.
-A_HANDFUL: Final = 0.25
-# Rounding to nearest has unusually small errors where stochastic roundings come to more than this
-# multiple of it on average.
-FAVOURABLE: Final = 1.25
+from kdaverify.budgets.constants import (
+    A_HANDFUL,
+    FAVOURABLE,
+    MANY,
+    SHARP_DEVIATIONS,
+    SHARP_DEVIATIONS_OF_MANY,
+    SHARP_FACTOR,
+)
 
 
 def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) -> float:
@@ -45,8 +37,8 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
     deviation = math.hypot(*(x - typical for x in drawn)) / math.sqrt(max(1, len(drawn) - 1))
     if deviation > A_HANDFUL * typical:
         return math.inf
-    deviations = DEVIATIONS_OF_MANY if len(drawn) >= MANY else DEVIATIONS
-    return FACTOR * (1 + deviations * deviation / typical) * max(*rounded, typical, floor)
+    deviations = SHARP_DEVIATIONS_OF_MANY if len(drawn) >= MANY else SHARP_DEVIATIONS
+    return SHARP_FACTOR * (1 + deviations * deviation / typical) * max(*rounded, typical, floor)
 
 
 def were_favourable(rounded: Sequence[float], drawn: Sequence[float]) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.budget import Budget, allow, ensemble_errors
+from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import Format
@@ -26,8 +27,6 @@ from kdaverify.budgets.sums import one_by_one, sequential
 from oracles.arithmetic import Arithmetic
 from oracles.enclosure import Enclosure
 
-SAMPLES: Final = 8
-"""As many as KDA's ensemble has: the margin 1 + 3 deviation / mean is calibrated for eight."""
 SEED: Final = 20
 Run = Callable[[Arithmetic], Mapping[str, Tensor]]
 """The pipeline of a call: its outputs, or its gradients, by name."""

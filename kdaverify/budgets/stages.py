@@ -13,6 +13,7 @@ from torch import Tensor
 from kdaverify.budgets.backward_stages import backward_ensemble
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.cancellation import sizes_of_terms
+from kdaverify.budgets.constants import GAIN, SUMS_LOSE
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     Emulator,
@@ -39,7 +40,6 @@ from kdaverify.budgets.factored import (
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
-from kdaverify.budgets.standard import GAIN, SUMS_LOSE
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.budgets.sums import matrix_units
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages

@@ -13,6 +13,7 @@ from torch import Tensor
 from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, EnsembleErrors, allow, ensemble_errors
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
+from kdaverify.budgets.constants import GAIN, ORACLE_SHARE, SUMS_LOSE
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
 from kdaverify.budgets.ensemble import ContractOverflow, Emulation
@@ -29,20 +30,13 @@ from oracles.inputs import Inputs
 from oracles.running_error import enclosed, structural_zeros
 from oracles.tensors import SIGNATURE
 
-# An oracle may be wrong by this fraction of any allowance, no more.
-ORACLE_SHARE = 2.0**-20
 # Up to this precision of the operands the float64 recurrence can be sharp enough; above it only
 # balls are.
 FLOAT64_ORACLE_PRECISION = 11
-# Roundoffs of the accumulator that a sum over a suffix of a chunk may lose where its terms cancel:
-# 64 of them, rounded at random, twice.
-SUMS_LOSE = 16
 # Seconds of ball arithmetic for one problem's gradients. On an accelerator gradients of 4,096
 # tokens are tested because float64 is nearly always accurate enough; with slow gates and rare
 # writes it is not, and balls of 2,128 bits held up an acceptance of ten minutes for hours.
 LONGEST = 900.0
-# How much later products may enlarge what a backward pass loses to underflow.
-GAIN = 2.0**10
 
 
 class ExactAnswer(Protocol):

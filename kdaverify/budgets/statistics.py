@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.bias import biases
+from kdaverify.budgets.constants import RELATIVE_FLOOR
 from kdaverify.budgets.formats import Format
 from oracles.enclosure import Enclosure
 
-# Elements smaller than this are judged by absolute error only.
-RELATIVE_FLOOR = 2.0**-120
 # Elements of the runs that are measured together: more no longer fit a core's cache.
 ELEMENTS_AT_ONCE = 2**18
 

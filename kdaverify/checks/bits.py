@@ -12,10 +12,10 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.constants import GAIN
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.standard import GAIN
 from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, skipped

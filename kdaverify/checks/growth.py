@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.budget import IDEAL_ROUNDING
+from kdaverify.budgets.constants import IDEAL_ROUNDING
 from kdaverify.budgets.drift import Curve
 from kdaverify.budgets.formats import Format
 

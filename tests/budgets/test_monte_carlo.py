@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from kdaverify.budgets.constants import AGAIN, SAMPLES
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.monte_carlo import AGAIN, DRAWS, MonteCarloArithmetic
+from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.solves import by_library, by_rows
 from kdaverify.budgets.standard import standard
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
@@ -122,7 +123,12 @@ def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(
 
 @pytest.mark.parametrize(
     ("gate", "T", "H", "draws"),
-    [("mild", 96, 8, DRAWS), ("spread", 96, 8, 32), ("spread", 96, 1, DRAWS), ("mild", 1, 1, 32)],
+    [
+        ("mild", 96, 8, SAMPLES),
+        ("spread", 96, 8, 32),
+        ("spread", 96, 1, SAMPLES),
+        ("mild", 1, 1, 32),
+    ],
 )
 def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(
     gate: str, T: int, H: int, draws: int
@@ -131,7 +137,7 @@ def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(
     assert (
         len(MonteCarloArithmetic(CONTRACT, FP32).run(problem.inputs()))
         == draws
-        == DRAWS * (1 if draws == DRAWS else 1 + AGAIN)
+        == SAMPLES * (1 if draws == SAMPLES else 1 + AGAIN)
     )
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets import statistics as module
+from kdaverify.budgets.constants import RELATIVE_FLOOR
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import (
-    RELATIVE_FLOOR,
     ErrorStatistics,
     rms,
     row_rms,

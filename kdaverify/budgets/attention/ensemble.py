@@ -13,7 +13,8 @@ from torch import Tensor
 
 from kdaverify.budgets.attention.arithmetic import sampled_arithmetic
 from kdaverify.budgets.attention.contract import AttentionContract
-from kdaverify.budgets.sampled import SAMPLES, reference_kernels
+from kdaverify.budgets.constants import SAMPLES
+from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.sums import from_last, one_by_one
 from oracles.arithmetic import Arithmetic
 from oracles.attention.backward import AttentionBackward
