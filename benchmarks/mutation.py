@@ -68,6 +68,7 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "budgets": (
         (
             "budgets/standard.py",
+            "budgets/gradient_standard.py",
             "budgets/budget.py",
             "budgets/rms_limit.py",
             "budgets/bias.py",

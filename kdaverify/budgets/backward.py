@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets import scalar_decay
+from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
 from kdaverify.budgets.emulate import (
@@ -28,7 +29,7 @@ from kdaverify.budgets.ensemble import ContractOverflow, ensemble, solves_by_lib
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.monte_carlo import DRAWS, SEED, MonteCarloArithmetic, calls_at_once
+from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
@@ -269,7 +270,7 @@ def _drawn(
     inputs: Inputs,
     cotangents: Cotangents,
     sampled: Sampled,
-    number: int = DRAWS,
+    number: int = SAMPLES,
 ) -> list[Gradients[Tensor]]:
     contract = noise.contract
 

@@ -271,56 +271,61 @@ def allow(
             a single product that may hang on a few are 2.5 margin E for largest and rows, and no
             `sharp_rms`.
     """
-    E, margin, rounded, drawn = errors.worst, errors.margin, errors.rounded, errors.drawn
-    apart = errors.apart
-    exact = truth.high
-    size = rms(exact)
-    least = (
-        torch.zeros_like(exact)
-        if bool(truth.zero.all())
-        else torch.zeros_like(exact) + lost + floor
-    )
-    rounding, least_rms = IDEAL_ROUNDING * io.unit, rms(least)
-    floor_rms = max(rounding * size, least_rms)
-    least_bias, missed = (x / size if size else math.inf for x in (least_rms, E.rms))
-    E_rms = max(E.rms, floor_rms)
-    E_largest = (
-        max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max()))
-        if exact.numel()
-        else 0.0
-    )
-    own = row_rms(exact)
-    rows = torch.maximum(
-        torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least)
-    )
+    margin, rounded, drawn, exact = errors.margin, errors.rounded, errors.drawn, truth.high
+    least = torch.zeros_like(exact)
+    if not bool(truth.zero.all()):
+        least = least + lost + floor
+    own, least_rms = row_rms(exact), rms(least)
+    floor_rms = max(IDEAL_ROUNDING * io.unit * rms(exact), least_rms)
+    E = _floored(errors.worst, exact, io, least, floor_rms)
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
             rms=min(
-                RMS_FACTOR * margin.rms * E_rms,
-                sharp_rms((*rounded.rms, *apart.rms), drawn.rms, floor_rms) if sharp else math.inf,
+                RMS_FACTOR * margin.rms * E.rms,
+                sharp_rms((*rounded.rms, *errors.apart.rms), drawn.rms, floor_rms)
+                if sharp
+                else math.inf,
             ),
-            largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E_largest,
-            rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * rows + slack,
+            largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E.largest,
+            rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * E.rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
-            bias=max(
-                allowed_bias(
-                    rounded.bias,
-                    samples,
-                    rounding / math.sqrt(max(1, exact.numel())),
-                    least_bias,
-                    missed,
-                )
-                for samples in (drawn.bias, apart.bias)
-                if samples
-            ),
+            bias=_bias(errors, exact, io, least_rms),
         ),
         io=io,
         lost=lost,
         terms=terms,
         peers=() if were_favourable(rounded.rms, drawn.rms) else rounded.rms,
         plain=errors.plain,
+    )
+
+
+def _floored(
+    worst: ErrorStatistics, exact: Tensor, io: Format, least: Tensor, floor_rms: float
+) -> ErrorStatistics:
+    """The worst of the ensemble, no smaller than what rounding the exact result once costs, or
+    underflow may take.
+    """
+    size = rms(exact)
+    found = max(worst.rms, floor_rms)
+    rows = torch.maximum(worst.rows, row_rms(exact) * (found / size if size else 0.0))
+    largest = (
+        max(worst.largest, io.unit * float(exact.abs().max()) / 2, float(least.max()))
+        if exact.numel()
+        else 0.0
+    )
+    return replace(worst, rms=found, largest=largest, rows=torch.maximum(rows, row_rms(least)))
+
+
+def _bias(errors: EnsembleErrors, exact: Tensor, io: Format, least_rms: float) -> float:
+    size = rms(exact)
+    least, missed = (x / size if size else math.inf for x in (least_rms, errors.worst.rms))
+    rounding = IDEAL_ROUNDING * io.unit / math.sqrt(max(1, exact.numel()))
+    return max(
+        allowed_bias(errors.rounded.bias, samples, rounding, least, missed)
+        for samples in (errors.drawn.bias, errors.apart.bias)
+        if samples
     )
 
 

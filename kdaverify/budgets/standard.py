@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -13,30 +13,22 @@ from torch import Tensor
 from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, EnsembleErrors, allow, ensemble_errors
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
-from kdaverify.budgets.constants import GAIN, ORACLE_SHARE, SUMS_LOSE
+from kdaverify.budgets.constants import ORACLE_SHARE
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
 from kdaverify.budgets.ensemble import ContractOverflow, Emulation
 from kdaverify.budgets.ensemble_cache import EnsembleCache, Errors
 from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.problems.cost import adjoint_seconds
-from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
-from oracles.certified import UncertifiedError, adjoint_bits, certify, certify_gradients
+from oracles.certified import certify
 from oracles.enclosure import CertifiedOutputs, Enclosure
-from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
+from oracles.gradients import GradientAnswer
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed, structural_zeros
-from oracles.tensors import SIGNATURE
 
 # Up to this precision of the operands the float64 recurrence can be sharp enough; above it only
 # balls are.
 FLOAT64_ORACLE_PRECISION = 11
-# Seconds of ball arithmetic for one problem's gradients. On an accelerator gradients of 4,096
-# tokens are tested because float64 is nearly always accurate enough; with slow gates and rare
-# writes it is not, and balls of 2,128 bits held up an acceptance of ten minutes for hours.
-LONGEST = 900.0
 
 
 class ExactAnswer(Protocol):
@@ -94,65 +86,71 @@ def standard(
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
         ContractOverflow: every output overflows in some reference kernel.
     """
-    room, ceilings, made = (
-        ToleranceContext(contract, io, inputs.K),
-        Ceilings(inputs, contract, io, cuts),
-        _made(emulation),
+    judged = _OutputTolerances(
+        inputs, contract, io, made_once(emulation), cuts, cached=callable(emulation)
     )
-    formats = contract.output_formats(io)
-
-    def errors(truth: CertifiedOutputs) -> Errors:
-        ensemble, exact = made(), truth.named()
-        rounded, drawn = [*ensemble.rounded.values()], ensemble.drawn
-        return room.errors_of_finite(
-            {
-                name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn])
-                for i, name in enumerate(formats)
-            },
-            lambda name, runs: room.errors(exact[name], runs, formats[name]),
-        )
-
-    def budgets(truth: CertifiedOutputs) -> dict[str, Budget]:
-        found = (
-            EnsembleCache(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth))
-            if callable(emulation)
-            else errors(truth)
-        )
-        moved = {
-            "o": None,
-            "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double()),
-        }
-        return {
-            name: replace(
-                room.allow(truth.named()[name], errors, formats[name], moved=moved[name]),
-                ceiling=Ceiling(ceilings, name),
-            )
-            for name, errors in found.items()
-        }
-
-    return _sharpened(
+    return sharpened(
         contract,
         lambda: enclosed(inputs),
         lambda accept, extra: certify(
             inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())
         ),
-        budgets,
+        judged.budgets,
         lambda truth: _zero_by_structure(truth, inputs),
     )
 
 
-def _refuse_hours(inputs: Inputs, extra: int) -> None:
-    """Raises UncertifiedError for gradients
-    that ball arithmetic would take more than LONGEST for.
+@dataclass(frozen=True)
+class _OutputTolerances:
+    """What tolerances of outputs are made from, whatever the exact values turn out to be; see
+    `standard`.
     """
-    bits = adjoint_bits(inputs, extra)
-    needed = adjoint_seconds(
-        tokens=inputs.B * inputs.T, HV=inputs.HV, K=inputs.K, V=inputs.V, bits=bits
-    )
-    if needed > LONGEST:
-        raise UncertifiedError(
-            f"float64 is not accurate enough for these gradients, and balls of {bits} bits would"
-            f" take about {needed / 60:.0f} minutes; test a shorter problem"
+
+    inputs: Inputs
+    contract: Contract
+    io: Format
+    made: Callable[[], Emulation]
+    cuts: tuple[int, ...]
+    cached: bool
+
+    def budgets(self, truth: CertifiedOutputs) -> dict[str, Budget]:
+        found, formats = self._kept_errors(truth), self.contract.output_formats(self.io)
+        moved = {
+            "o": None,
+            "final_state": _kept_or_changed(truth.final_state.high, self.inputs.state.double()),
+        }
+        return {
+            name: replace(
+                self._room.allow(truth.named()[name], errors, formats[name], moved=moved[name]),
+                ceiling=Ceiling(self._ceilings, name),
+            )
+            for name, errors in found.items()
+        }
+
+    @cached_property
+    def _ceilings(self) -> Ceilings:
+        return Ceilings(self.inputs, self.contract, self.io, self.cuts)
+
+    @cached_property
+    def _room(self) -> ToleranceContext:
+        return ToleranceContext(self.contract, self.io, self.inputs.K)
+
+    def _kept_errors(self, truth: CertifiedOutputs) -> Errors:
+        if not self.cached:
+            return self._errors(truth)
+        kept = EnsembleCache(self.inputs, self.contract, self.io, self.cuts)
+        return kept.of(truth.method, lambda: self._errors(truth))
+
+    def _errors(self, truth: CertifiedOutputs) -> Errors:
+        ensemble, exact = self.made(), truth.named()
+        formats = self.contract.output_formats(self.io)
+        rounded, drawn = [*ensemble.rounded.values()], ensemble.drawn
+        return self._room.errors_of_finite(
+            {
+                name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn])
+                for i, name in enumerate(formats)
+            },
+            lambda name, runs: self._room.errors(exact[name], runs, formats[name]),
         )
 
 
@@ -161,91 +159,6 @@ def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
     where it has decayed to nothing.
     """
     return torch.minimum(final.abs(), (final - initial).abs())
-
-
-@torch.inference_mode()
-def gradient_standard(
-    inputs: Inputs,
-    cotangents: Cotangents,
-    contract: Contract,
-    io: Format,
-    emulation: GradientEmulation | Callable[[], GradientEmulation],
-) -> Reference:
-    """The same for the gradients of a problem.
-
-    Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences.
-    Gradients of gates are sums over
-    suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end
-    of its chunk. Those of dS_0 likewise.
-    """
-    room, made = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
-    undefined = undefined_gradients(inputs, contract)
-    kept = EnsembleCache(inputs, contract, io, others=(cotangents.do, cotangents.d_final_state))
-
-    def received(answer: GradientAnswer) -> GradientAnswer:
-        return received_answer(answer, inputs, contract)
-
-    def balls(accept: Callable[[GradientAnswer], bool], extra: int) -> GradientAnswer:
-        _refuse_hours(inputs, extra)
-        cache = cache_in(default_folder())
-        return received(
-            certify_gradients(
-                inputs,
-                cotangents,
-                accept=lambda x: accept(received(x)),
-                extra_bits=extra,
-                cache=cache,
-            )
-        )
-
-    def budgets(certain: GradientAnswer) -> dict[str, Budget]:
-        truth = _zero_on_padding(certain, inputs)
-        ahead = received_terms(
-            largest_ahead(inputs, truth.terms.dg, contract.chunk_size), inputs, contract
-        )
-        cancelling = {"dg": ahead, "d_initial_state": truth.terms.d_initial_state}
-        # Of gates that there are none of, there is nothing to judge.
-        formats = {
-            name: contract.returned(name, io)
-            for name, exact in truth.named().items()
-            if exact.high.shape[-1]
-        }
-
-        def errors() -> Errors:
-            ensemble, exact = made(), truth.named()
-            populations = [
-                [run.named() for run in runs]
-                for runs in (ensemble.rounded.values(), ensemble.drawn, ensemble.apart)
-            ]
-            return room.errors_of_finite(
-                {
-                    name: OutputRuns(*([x[name] for x in runs] for runs in populations))
-                    for name in formats
-                },
-                lambda name, runs: room.errors(
-                    exact[name], runs, formats[name], terms=cancelling.get(name)
-                ),
-            )
-
-        found = kept.of(truth.method, errors) if callable(emulation) else errors()
-
-        def of(name: str, fmt: Format) -> Budget:
-            terms = cancelling.get(name)
-            floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
-            allowed = room.allow(
-                truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor
-            )
-            return replace(allowed, undefined=undefined.get(name))
-
-        return {name: of(name, formats[name]) for name in found}
-
-    return _sharpened(
-        contract,
-        lambda: _zero_on_padding(received(enclosed_gradients(inputs, cotangents)), inputs),
-        balls,
-        budgets,
-        lambda truth: _zero_on_padding(truth, inputs),
-    )
 
 
 @dataclass(frozen=True)
@@ -333,7 +246,7 @@ class ToleranceContext:
 E = TypeVar("E", Emulation, GradientEmulation)
 
 
-def _made(emulation: E | Callable[[], E]) -> Callable[[], E]:
+def made_once(emulation: E | Callable[[], E]) -> Callable[[], E]:
     """What gives the emulation, once."""
     return cache(emulation) if callable(emulation) else lambda: emulation
 
@@ -341,7 +254,7 @@ def _made(emulation: E | Callable[[], E]) -> Callable[[], E]:
 A = TypeVar("A", CertifiedOutputs, GradientAnswer)
 
 
-def _sharpened(
+def sharpened(
     contract: Contract,
     float64: Callable[[], A],
     balls: Callable[[Callable[[A], bool], int], A],
@@ -388,23 +301,3 @@ def _zero_by_structure(truth: CertifiedOutputs, inputs: Inputs) -> CertifiedOutp
         for one, mask in zip((truth.o, truth.final_state), by_structure, strict=True)
     )
     return replace(truth, o=o, final_state=final)
-
-
-def _zero_on_padding(truth: GradientAnswer, inputs: Inputs) -> GradientAnswer:
-    padding = torch.ones(inputs.B * inputs.T, dtype=torch.bool)
-    for first, length in zip(inputs.starts, inputs.lengths, strict=True):
-        padding[first : first + length] = False
-    rows = padding.view(inputs.B, inputs.T).to(inputs.q.device)
-
-    def kept(name: str, exact: Enclosure) -> Enclosure:
-        tested = (
-            torch.zeros_like(exact.zero)
-            if SIGNATURE.is_state(name)
-            else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
-        )
-        return replace(exact, zero=tested)
-
-    return replace(
-        truth,
-        gradients=Gradients(**{name: kept(name, exact) for name, exact in truth.named().items()}),
-    )

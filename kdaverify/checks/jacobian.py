@@ -14,7 +14,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import gradient_standard
+from kdaverify.budgets.gradient_standard import gradient_standard
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, judged, skipped

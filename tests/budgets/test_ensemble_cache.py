@@ -19,7 +19,8 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import Emulation, emulate
 from kdaverify.budgets.ensemble_cache import EnsembleCache
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard, standard
+from kdaverify.budgets.gradient_standard import gradient_standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.forward import forward
 from kdaverify.operators.kda import operator
 from kdaverify.problems import Problem, cotangents

@@ -17,7 +17,8 @@ from torch import Tensor
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard
+from kdaverify.budgets.gradient_standard import gradient_standard
+from kdaverify.budgets.standard import Reference
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs

@@ -14,7 +14,8 @@ from kdaverify.budgets.backward import emulate_gradients, member_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard, standard
+from kdaverify.budgets.gradient_standard import gradient_standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.problems import Problem, cotangents
 
 BF16 = FORMATS["bf16"]

@@ -16,7 +16,8 @@ from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard, standard
+from kdaverify.budgets.gradient_standard import gradient_standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.execute import execute
 from kdaverify.checks.forward import forward
 from kdaverify.checks.status import Status

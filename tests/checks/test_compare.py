@@ -13,7 +13,8 @@ from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard, standard
+from kdaverify.budgets.gradient_standard import gradient_standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents

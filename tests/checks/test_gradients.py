@@ -131,7 +131,7 @@ def test_a_kernel_that_leaves_torch_is_forward_only() -> None:
 def test_gradients_that_ball_arithmetic_would_take_hours_for_are_uncertified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kdaverify.budgets.standard.LONGEST", 0.0)
+    monkeypatch.setattr("kdaverify.budgets.gradient_standard.LONGEST", 0.0)
     (found,) = gradients(find("eager"), _PLAIN.replace(dtype="fp32"), of="o")
     assert (
         found.status is Status.ORACLE_UNCERTIFIED

@@ -19,8 +19,9 @@ from kdaverify.budgets.designs.design import Design, Formats
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.gradient_standard import gradient_standard
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.budgets.standard import Reference, gradient_standard, standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs

@@ -14,12 +14,8 @@ from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import chunk_sizes, emulate
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.standard import (
-    FLOAT64_ORACLE_PRECISION,
-    Reference,
-    gradient_standard,
-    standard,
-)
+from kdaverify.budgets.gradient_standard import gradient_standard
+from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, standard
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.conventions import conventions, preflight
 from kdaverify.checks.digits import Recurrence
