@@ -13,7 +13,7 @@ from torch import Tensor
 
 import kdaverify as kv
 from kdaverify.adapters.eager import EAGER
-from kdaverify.adapters.kernel import KernelAdapter
+from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Setting
 from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline

@@ -19,6 +19,7 @@ from oracles.tensors import COTANGENTS, GRADIENTS, OUTPUTS, TENSORS
 ROOT = Path(__file__).parents[1]
 GENERIC: Final = (
     "operator.py",
+    "problem_operator.py",
     "internals.py",
     "canonical.py",
     "verdicts",

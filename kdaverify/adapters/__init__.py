@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from kdaverify.adapters.base import Adapter, AdapterError, Output, WrongKernelError
 from kdaverify.adapters.conventions import CANONICAL, ConventionError, Conventions
-from kdaverify.adapters.kernel import KernelAdapter, kernel
+from kdaverify.adapters.kernel import kernel
+from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.adapters.registry import Listing, find, shipped
 
 __all__ = [

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import absent, versions
 from kdaverify.adapters.declaration import Declaration
-from kdaverify.adapters.kernel import KernelAdapter, OwnCalls, adapted
+from kdaverify.adapters.kernel_adapter import KernelAdapter, OwnCalls, adapted
 
 Pair = tuple[Tensor, Tensor]
 

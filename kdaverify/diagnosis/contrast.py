@@ -23,7 +23,8 @@ from kdaverify.diagnosis.common_factor import negated
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.races import differing
 from kdaverify.diagnosis.words import DIFFERS
-from kdaverify.operator import ContrastAxis, operator_of
+from kdaverify.operator import operator_of
+from kdaverify.problem_operator import ContrastAxis
 
 LARGEST: Final = 0.5
 """Largest `cost` of a case that is run: there are some thirty."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import kernel
-from kdaverify.adapters.kernel import KernelAdapter
+from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.problems import Problem
 from kdaverify.problems.covering_array import covering_array
 

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from kdaverify.operator import ContrastAxis
+from kdaverify.problem_operator import ContrastAxis
 
 SIZES: Final = (64, 65, 1, 16, 17, 128, 2, 3)
 """Whole tiles, one more and less: what a fault of tiles depends on."""

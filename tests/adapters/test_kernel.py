@@ -12,7 +12,7 @@ import torch
 
 from kdaverify.adapters import AdapterError, kernel
 from kdaverify.adapters.base import NOTHING_YET
-from kdaverify.adapters.kernel import WITHOUT_SCALE, KernelAdapter
+from kdaverify.adapters.kernel_adapter import WITHOUT_SCALE, KernelAdapter
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.checks.forward import forward
 from kdaverify.checks.options import options

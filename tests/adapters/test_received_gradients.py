@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from kdaverify.adapters import kernel
-from kdaverify.adapters.kernel import KernelAdapter
+from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.self_consistency import self_consistency

@@ -15,7 +15,7 @@ import kdaverify as kv
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.declaration import declared
 from kdaverify.adapters.fitting import fitted
-from kdaverify.adapters.kernel import adapted
+from kdaverify.adapters.kernel_adapter import adapted
 from kdaverify.budgets.contract import contract_from_name, spelled
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.contract_file import parse_contract, to_toml

@@ -16,7 +16,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.declared_function import FunctionInWords
-from kdaverify.adapters.kernel import KernelAdapter, adapted
+from kdaverify.adapters.kernel_adapter import KernelAdapter, adapted
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
 

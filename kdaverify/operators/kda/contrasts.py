@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
-from kdaverify.operator import ContrastAxis
+from kdaverify.problem_operator import ContrastAxis
 from kdaverify.problems import Problem
 
 LENGTHS: Final = (64, 65, 1, 32, 128, 16, 2, 129, 63, 17, 3)

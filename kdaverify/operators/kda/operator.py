@@ -26,7 +26,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.faults.fault import Fault
-from kdaverify.operator import Axis, CallOperator, Choices, ContrastAxis
+from kdaverify.operator import Axis, CallOperator, Choices
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
 from kdaverify.operators.kda.call_problem import call_problem
@@ -37,6 +37,7 @@ from kdaverify.operators.kda.not_applicable import exposed, not_applicable, outs
 from kdaverify.operators.kda.place import place
 from kdaverify.operators.kda.smaller import smaller
 from kdaverify.operators.kda.traits import traits
+from kdaverify.problem_operator import ContrastAxis
 from kdaverify.problems import Bounds, Problem, cost, cotangents, problems
 from kdaverify.problems.cotangents import BOTH, of_exposed
 from kdaverify.problems.example import EXAMPLE, schema

@@ -7,10 +7,10 @@ from typing import Any, Final, final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
-from kdaverify.operator import Operator
 from kdaverify.operators.pointwise.diagnosed import PointwiseCase
 from kdaverify.operators.pointwise.problem import ActivationProblem
 from kdaverify.operators.sizes import WIDTHS, below
+from kdaverify.problem_operator import Operator
 from oracles.pointwise.operations import OPERATIONS
 from oracles.signature import CallSignature, Role, TensorRole
 

@@ -1,0 +1,265 @@
+"""The adapter of one declared function of the delta rule."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.declaration import Declaration, tokens_of
+from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
+from kdaverify.adapters.frameworks import framework_of
+from kdaverify.adapters.handover import Handover, fold_scale
+from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
+from kdaverify.adapters.stages import StageCall
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.declared import declared_contracts
+from kdaverify.operators.pointwise.call import ActivationCall, ActivationError, checked
+from kdaverify.problems import Problem
+from oracles.autograd import ForwardOnlyError, derivatives, leaf
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+from oracles.tensors import FLOATING, GRADIENTS, OUTPUTS
+
+WITHOUT_SCALE: Final = "without-scale"
+
+
+@dataclass(frozen=True)
+class OwnCalls:
+    """What a kernel brings along beside its function: see `kernel`."""
+
+    step: Function | None = None
+    supports: Callable[[Problem], str | None] = lambda _: None
+    proof: Callable[[], str] | None = None
+    environment: Callable[[], Mapping[str, str]] = dict
+    activations: Mapping[str, ActivationCall] = field(default_factory=dict[str, ActivationCall])
+    stages: Mapping[str, StageCall] = field(default_factory=dict[str, StageCall])
+    missing: Callable[[], str | None] = lambda: None
+
+
+def adapted(
+    declaration: Declaration, function: Function, own: OwnCalls | None = None
+) -> KernelAdapter:
+    """The adapter of a declared function.
+
+    Raises:
+        AdapterError: the declaration contradicts itself, or the signature.
+    """
+    title, own = declaration.name, own or OwnCalls()
+    conventions, entry = (
+        declaration.conventions,
+        entry_point(title, function, tokens_of(declaration.gates)),
+    )
+    try:
+        contracts = declared_contracts(
+            declaration.contract,
+            declaration.dtypes,
+            backward=declaration.backward,
+            beside=_folder(function),
+        )
+        checked(own.activations)
+    except (ContractError, ActivationError) as error:
+        raise AdapterError(f"kernel {title!r}: {error}") from None
+    if conventions.gates == "channel" and any(
+        contract.decay == "scalar" for contract in contracts.values()
+    ):
+        said = (
+            "is of kernels whose channels share a gate, but gates='channel'; declare gates='head'"
+            " or another contract"
+        )
+        raise AdapterError(f"kernel {title!r}: contract: decay 'scalar' {said}")
+    _check_signature(title, conventions, entry)
+    return KernelAdapter(
+        declaration,
+        contracts,
+        (entry, entry if own.step is None else entry_point(title, own.step, entry.tokens)),
+        own,
+    )
+
+
+def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) -> None:
+    """Refuses conventions that the signature has no place for."""
+    takes = "scale" in entry.keywords
+    if (conventions.scale == "argument") != takes:
+        has = "names" if takes else "does not name"
+        raise AdapterError(
+            f"kernel {title!r}: scale={conventions.scale!r}, but the signature {has} scale; change"
+            " one of them"
+        )
+    if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
+        raise AdapterError(
+            f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not"
+            " name it; add it"
+        )
+    if conventions.packing != "none" and conventions.packing not in entry.keywords:
+        said = (
+            f"packing={conventions.packing!r}, but the signature does not name"
+            f" {conventions.packing}"
+        )
+        raise AdapterError(f"kernel {title!r}: {said}; add it, or declare packing='none'")
+
+
+def _folder(function: Function) -> Path | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else Path(code.co_filename).parent
+
+
+class KernelAdapter(Adapter):
+    """What `kernel` makes; also the machinery of adapters that are one function."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        contracts: dict[str, Contract],
+        entries: tuple[EntryPoint, EntryPoint],
+        own: OwnCalls,
+    ) -> None:
+        self.declaration, self.name, self.conventions = (
+            declaration,
+            declaration.name,
+            declaration.conventions,
+        )
+        self.domain, self.dtypes, self.device = (
+            declaration.domain,
+            tuple(contracts),
+            declaration.device,
+        )
+        self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
+        self.differentiable = declaration.gradients
+        self._contracts, self._entries, self._own = contracts, entries, own
+        self._framework = framework_of(entries[0].function)
+        self.barriers = self._framework.barriers
+        self._undefined = (
+            self.conventions.packing == "segment_ids" or self.conventions.padding == "undefined"
+        )
+        self._ran = NOTHING_YET
+        self._variants: Mapping[str, Adapter] = (
+            {WITHOUT_SCALE: self._without_scale()} if entries[0].scale_defaults_to_none else {}
+        )
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """The decorated function itself."""
+        return self._entries[0].function(*args, **keywords)
+
+    def begin(self, case: str) -> None:
+        # What ran in an earlier case proves nothing of this one.
+        del case
+        self._ran = NOTHING_YET
+
+    def missing(self) -> str | None:
+        return self._framework.missing() or self._own.missing() or lacks_device(self.device)
+
+    def contract(self, dtype: str) -> Contract:
+        if dtype not in self._contracts:
+            raise AdapterError(f"dtype: {self.name} takes {', '.join(self.dtypes)}, got {dtype!r}")
+        # What the conventions make a kernel compute rounds too, and is the kernel's own.
+        gate = "log" if self.conventions.gate == "raw" else self.conventions.gate
+        return replace(self._contracts[dtype], gate=gate, beta=self.conventions.beta)
+
+    def supports(self, problem: Problem) -> str | None:
+        if self.conventions.gate == "raw":
+            return (
+                "raw gates: the activation stage is not driven yet; wrap the kernel to take"
+                " gate='log'"
+            )
+        return self.domain.refuses(problem) or self._own.supports(problem)
+
+    def exposes(self, problem: Problem) -> tuple[str, ...]:
+        hidden = problem.packed and self.conventions.packing == "segment_ids"
+        return OUTPUTS if self.declaration.final_state and not hidden else OUTPUTS[:1]
+
+    def received(self, inputs: Inputs) -> Inputs:
+        return self.conventions.received(self._folded(inputs))
+
+    def forward(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._call(self._entries[0], there), inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._call(self._entries[1], there), inputs)
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        """With respect to what the function receives, in canonical axes."""
+        if not self.differentiable:
+            raise ForwardOnlyError(f"{self.name} declares gradients=False")
+        return gradients_on_device(self.device, self._differentiated, inputs, cotangents)
+
+    def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
+        self._entries[0](self.conventions.arguments(self._folded(inputs)), unknown)
+
+    def proof(self) -> str:
+        return self._ran if self._own.proof is None else self._own.proof()
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        del dtype
+        return self._own.activations
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        del dtype
+        return self._own.stages
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return self._variants
+
+    def redeclared(self, conventions: Conventions) -> Adapter | None:
+        declaration = self.declaration.model_copy(update=asdict(conventions))
+        try:
+            _check_signature(self.name, conventions, self._entries[0])
+            return KernelAdapter(declaration, self._contracts, self._entries, self._own)
+        except AdapterError:
+            return None
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), **self._framework.environment(), **self._own.environment()}
+
+    def _without_scale(self) -> KernelAdapter:
+        first, step = (entry.without_scale() for entry in self._entries)
+        alone = KernelAdapter(self.declaration, self._contracts, (first, step), self._own)
+        alone.domain = replace(self.domain, scales=False)
+        return alone
+
+    def _folded(self, inputs: Inputs) -> Inputs:
+        return fold_scale(inputs) if self.conventions.scale == "folded" else inputs
+
+    def _call(self, entry: EntryPoint, inputs: Inputs) -> Output:
+        handed = self.conventions.arguments(self._folded(inputs))
+        handover = Handover(self.conventions, inputs, handed, self._undefined)
+        o, final_state = self._split(entry(handed))
+        self._ran = entry.place
+        return handover.output(o, final_state)
+
+    # A graph is wanted, whatever the caller wants for itself.
+    @torch.inference_mode(mode=False)
+    def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        entry, handed = self._entries[0], self.conventions.arguments(self._folded(inputs))
+        leaves = {name: leaf(handed[name]) for name in FLOATING if handed[name] is not None}
+        handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
+
+        def outputs() -> dict[str, Any]:
+            returned = self._split(entry({**handed, **leaves}))
+            self._ran = entry.place
+            named = zip(OUTPUTS, returned, strict=True)
+            return {name: handover.canonical(name, value) for name, value in named}
+
+        found = derivatives(outputs, leaves, cotangents.by_output())
+        handover.show_edits()
+        by_gradient = {gradient: (name, found.get(name)) for gradient, name in GRADIENTS.items()}
+        return Gradients(
+            **{
+                gradient: (
+                    None if dx is None else self.conventions.in_canonical_axes(name, dx, inputs)
+                )
+                for gradient, (name, dx) in by_gradient.items()
+            }
+        )
+
+    def _split(self, returned: Any) -> tuple[Any, Any]:
+        if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):  # pyright: ignore[reportUnknownArgumentType]
+            return returned[0], (returned[1] if self.declaration.final_state else None)  # pyright: ignore[reportUnknownVariableType]
+        return returned, None

@@ -1,0 +1,177 @@
+"""What the machinery has to know of the problems of an operator: how they are judged, made smaller
+and told apart, whether adapters implement the operator or expose it beside another.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from kdaverify.canonical import Canonical
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.checks.location import Step
+    from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+    from oracles.signature import CallSignature
+
+GENERAL: Final = "general"
+"""The suites, and the group, of operators that have none of their own."""
+BLOCKS: Final = (1, 16, 32, 64, 128)
+"""Sizes of tiles: what a kernel does otherwise above one of them."""
+
+
+@dataclass(frozen=True)
+class ContrastAxis:
+    """What can be changed of a problem by itself.
+
+    Args:
+        about: how the names of its traits begin.
+        levels: changes, those first that separate most kinds of fault.
+    """
+
+    about: tuple[str, ...]
+    levels: tuple[Mapping[str, Any], ...]
+
+
+class Operator(abc.ABC):
+    """One operator, or one of a group of operators with the same properties.
+
+    Args:
+        name: the `op` of its problems.
+        group: operators of a group have the same properties: `Property.group` names it.
+        problem: the class of its problems.
+        signature: the tensors of a call.
+        staged: whether its calls have stages, so that a failure can be localised.
+        is_stage: whether it is a stage itself, and a failure needs no localisation.
+        has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
+        telling: the fields of a problem that accuracy depends on most, for one line about many of
+            them.
+        resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are
+            estimated from samples.
+    """
+
+    name: str
+    group: ClassVar[str] = GENERAL
+    problem: ClassVar[type[Canonical]]
+    signature: CallSignature
+    staged: ClassVar[bool] = False
+    is_stage: ClassVar[bool] = False
+    telling: ClassVar[tuple[str, ...]] = ()
+    resampled: ClassVar[bool] = False
+    has_known_bugs: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def refusal(self, adapter: Adapter, problem: Any) -> str | None:
+        """Why an implementation cannot be tested on a problem; None if it can."""
+
+    def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
+        """The nearest problem that the implementation takes;
+        the problem itself where nothing is declared.
+        """
+        del adapter, backward
+        return problem
+
+    def within(self, adapter: Adapter, problem: Any) -> Any:
+        """The nearest problem of the declared domain, whatever else is refused; the problem itself
+        where nothing is declared.
+        """
+        del adapter
+        return problem
+
+    def cost(self, problem: Any) -> float:
+        """Seconds, about, that judging a problem takes on one core; 0 for a moment."""
+        del problem
+        return 0.0
+
+    @abc.abstractmethod
+    def smaller(
+        self, problem: Any, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        """Changes that make a problem smaller, the largest steps first, each with the detail that
+        then belongs to it.
+        """
+
+    def traits(self, problem: Any) -> Mapping[str, bool]:
+        """Sentences about a problem, and whether they are true, absent ones not: they distinguish
+        failing cases from passing ones.
+        """
+        fields = {
+            name: value
+            for name, value in problem.model_dump().items()
+            if name not in ("op", "dtype", "seed")
+        }
+        sizes = {name: value for name, value in fields.items() if type(value) is int}
+        named = {
+            f"{name} = {value}": True
+            for name, value in fields.items()
+            if isinstance(value, bool | str)
+        }
+        return {
+            **named,
+            **{
+                f"{name} > {block}": value > block
+                for name, value in sizes.items()
+                for block in BLOCKS
+            },
+        }
+
+    def contrasts(self, problem: Any, detail: Mapping[str, Any]) -> Sequence[ContrastAxis]:
+        """Changes of a problem in one thing each: which of them pass shows what a failure depends
+        on.
+        """
+        # a module of operators: it needs this one first
+        from kdaverify.operators.one_change import one_change_each
+
+        return one_change_each(
+            problem, (change for change, own in self.smaller(problem, detail) if own == detail)
+        )
+
+    def levels(self, field: str) -> tuple[str, ...]:
+        """The names that a field of its problems can have, in the order of a map over them;
+        () where there is no such order.
+        """
+        del field
+        return ()
+
+    def example(self) -> Canonical | None:
+        """A small problem to start from; None where there is none."""
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of its problems."""
+        return self.problem.model_json_schema()
+
+    def stage_steps(self, adapter: Adapter, problem: Any, *, both_passes: bool) -> Iterator[Step]:
+        """Every stage that an implementation exposes, judged by itself, in order; none where its
+        calls are not `staged`.
+
+        Args:
+            both_passes: whether the stages of the backward follow.
+        """
+        del adapter, problem, both_passes
+        return iter(())
+
+    def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
+        """A case with its tensors, for the diagnosis of a failure of `judged`, where there are
+        known bugs to compare with.
+        """
+        del case, judged
+        raise NotImplementedError(f"{self.name} has no known bugs")
+
+    def varied(self, case: PropertyCase) -> Iterator[PropertyCase]:
+        """Cases of the kind of a failing one, on which suspects that agree on it may differ."""
+        for n in (1, 2):
+            yield replace(case, problem=case.problem.replace(seed=case.problem.seed + n))
+
+    def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+        """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where
+        nothing, or where it is not looked for.
+
+        Args:
+            until: of the monotonic clock; what is begun is ended.
+        """
+        del case, judged, until
+        return ""
