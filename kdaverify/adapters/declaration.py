@@ -161,7 +161,9 @@ def declared(words: Mapping[str, str]) -> Declaration:
             given[option] = dict(_pair(option, part) for part in words[option].split("+"))
         if ".toml" in words.get(option, ""):
             given[option] = _spelled(
-                given[option], given.get("dtypes", Declaration.model_fields["dtypes"].default)
+                option,
+                given[option],
+                given.get("dtypes", Declaration.model_fields["dtypes"].default),
             )
     given |= {
         option: _READ[option](option, text) for option, text in words.items() if option in _READ
@@ -169,7 +171,7 @@ def declared(words: Mapping[str, str]) -> Declaration:
     return Declaration(**given)
 
 
-def _spelled(declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
+def _spelled(option: str, declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
     """Contracts by the names that say it all: a file may not be there where they are read."""
     try:
         return {
@@ -177,7 +179,7 @@ def _spelled(declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
             for dtype, contract in declared_contracts(declared, dtypes).items()
         }
     except ContractError as error:
-        raise AdapterError(f"contract: {error}") from None
+        raise AdapterError(f"{option}: {error}") from None
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.adapters.stages import StageArguments, StageCall, formats_of, stored
+from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.stages import StageQuestion, stage_standard
@@ -74,7 +75,7 @@ def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
         dtype
         for dtype in adapter.dtypes
         if _exposed(adapter, dtype, backward=backward)
-        and adapter.contract(dtype).operands.name != "fp64"
+        and _contract(adapter, dtype, backward=backward).operands.name != "fp64"
     )
 
 
@@ -126,6 +127,11 @@ def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -
     return next((step.name for step in steps if step.outcome.status.rejects), None)
 
 
+def _contract(adapter: Adapter, dtype: str, *, backward: bool) -> Contract:
+    """What its stages are judged by: those of a backward by what is declared of that."""
+    return adapter.backward_contract(dtype) if backward else adapter.contract(dtype)
+
+
 def _exposed(adapter: Adapter, dtype: str, *, backward: bool) -> dict[str, StageCall]:
     return {name: call for name, call in adapter.stages(dtype).items() if call.backward == backward}
 
@@ -135,7 +141,7 @@ class _StageRun:
     """One problem as an implementation's stages see it."""
 
     arguments: StageArguments
-    adapter: Adapter
+    contract: Contract
     dtype: str
 
     def outcomes(
@@ -157,7 +163,7 @@ class _StageRun:
             seen,
             call.covers,
             _in_order(call.gives),
-            self.adapter.contract(self.dtype),
+            self.contract,
             FORMATS[self.dtype],
         )
         try:
@@ -195,9 +201,12 @@ def _judged(
     calls = _exposed(adapter, problem.dtype, backward=backward)
     if not calls:
         return
-    contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    contract, io = _contract(adapter, problem.dtype, backward=backward), FORMATS[problem.dtype]
     if contract.operands.name == "fp64":
         yield from skipped("float64 is the stages' own oracle: kernels are judged up to fp32")
+        return
+    if contract.form != "chunk":
+        yield from skipped("its contract has no chunks, and so no stages of one")
         return
     inputs = adapter.received(problem.inputs())
     inputs = replace(inputs, g=inputs.g.clamp(min=HUGE)) if softened else inputs
@@ -212,7 +221,7 @@ def _judged(
         if name not in FLOATING
     }
     bench = _StageRun(
-        StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype
+        StageArguments(inputs, {}, contract.chunk_size, formats), contract, problem.dtype
     )
     own: dict[str, Tensor] = {}
     for name, call in calls.items():
@@ -251,9 +260,7 @@ def _closed(
     under the stage that wrote it.
     """
     x = bench.arguments
-    for equation, ratio in closures(
-        own, x.inputs, bench.adapter.contract(bench.dtype), x.formats
-    ).items():
+    for equation, ratio in closures(own, x.inputs, bench.contract, x.formats).items():
         stage = next(
             name for name, call in calls.items() if CLOSURES[equation].result in call.gives
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import kdaverify as kv
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.declaration import declared
 from kdaverify.adapters.fitting import fitted
 from kdaverify.adapters.kernel_adapter import adapted
@@ -227,3 +227,10 @@ def test_a_backward_like_its_forward_is_none_of_its_own() -> None:
 def test_a_backward_has_none_of_its_own() -> None:
     with pytest.raises(ContractError, match="a backward has none of its own"):
         contract_from_name("chunk64-bf16/recurrent-fp32/chunk64-bf16")
+
+
+@pytest.mark.parametrize("option", ["contract", "backward"])
+def test_a_file_that_cannot_be_read_is_reported_under_its_option(option: str) -> None:
+    words = {"name": "k", "dtypes": "bf16", "contract": "chunk64-bf16", option: "nowhere.toml"}
+    with pytest.raises(AdapterError, match=f"^{option}: "):
+        declared(words)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kdaverify.adapters import find
 from kdaverify.adapters.stages import StageArguments, StageCall, torch_backward_stages
+from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.location import FEEDS, Feed
 from kdaverify.checks.stages import backward_stages, first_wrong
@@ -168,3 +169,32 @@ def test_the_place_of_a_wrong_element_is_reported() -> None:
         "batch entry 0, chunk 2, value head 1, key channel 3, column 4 (the gradient of the state"
         " after it)" in wrong.message
     )
+
+
+class NarrowBackward(StagedBackward):
+    """Stages of a backward in bf16 behind a forward in fp32, declared so or not."""
+
+    def __init__(self, declared: str) -> None:
+        super().__init__(declared)
+        self._declared = contract_from_name(declared)
+
+    def contract(self, dtype: str) -> Contract:
+        del dtype
+        return self._declared
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        return torch_backward_stages(contract_from_name("chunk64-bf16"), FORMATS[dtype])
+
+
+def test_stages_of_a_backward_declared_apart_are_judged_by_what_is_declared_of_it() -> None:
+    apart, alone = (
+        {outcome.status for outcome in backward_stages(NarrowBackward(name), problem(gate="slow"))}
+        for name in ("chunk64-fp32/chunk64-bf16", "chunk64-fp32")
+    )
+    assert apart == {Status.PASS} and Status.FAIL in alone
+
+
+def test_a_backward_token_by_token_has_no_stages() -> None:
+    adapter = NarrowBackward("chunk64-bf16/recurrent-fp32")
+    (only,) = backward_stages(adapter, problem(gate="slow"))
+    assert only.status is Status.SKIP and "no chunks" in only.message
