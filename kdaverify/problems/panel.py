@@ -206,6 +206,25 @@ _SMOKE = (
         K=16,
         V=16,
     ),
+    _named(
+        "two-key-tiles",
+        "the widest keys that kernels take, and values past 128: a second tile of both (A4, A10)",
+        T=20,
+        H=1,
+        HV=1,
+        K=256,
+        V=136,
+    ),
+    _named(
+        "two-value-tiles",
+        "a pack with the widest values, and keys past 128 (A4, WU9)",
+        lengths=(9, 0, 8),
+        H=1,
+        HV=1,
+        K=136,
+        V=256,
+        gate="mild",
+    ),
 )
 
 

@@ -65,6 +65,8 @@ SMOKE_ASKS: dict[str, Asks] = {
     "pure-decay": lambda p: p.beta == "zero" and p.state == "large",
     "long-memory": lambda p: p.beta == "sparse" and p.T > 192,
     "batch": lambda p: p.B > 1,
+    "two-key-tiles": lambda p: p.K == 256 and p.V > 128,
+    "two-value-tiles": lambda p: p.V == 256 and p.K > 128 and p.packed,
 }
 
 ACCEPTANCE_ASKS: dict[str, Asks] = {

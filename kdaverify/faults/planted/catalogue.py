@@ -12,7 +12,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.faults.planted import depth, entries, overflow, races, shapes, widths
+from kdaverify.faults.planted import depth, entries, overflow, races, shapes, wide, widths
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
 from kdaverify.faults.planted.questions import AUTOGRAD_RULES
 from kdaverify.faults.planted.rulebreakers import (
@@ -92,11 +92,13 @@ def _named(
         )
 
 
-def _shaped() -> Iterator[Planted]:
-    for number, (trigger, fault) in enumerate(shapes.FAULTS.items(), 1):
+def _shaped(
+    letters: str, question: str, faults: Mapping[str, shapes.ShapeFault]
+) -> Iterator[Planted]:
+    for number, (trigger, fault) in enumerate(faults.items(), 1):
         yield Planted(
-            f"COMB{number}",
-            "combinations",
+            f"{letters}{number}",
+            question,
             trigger,
             fault.profile,
             partial(shapes.Shaped, fault),
@@ -121,7 +123,8 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
     {
         fault.id: fault
         for fault in (
-            *_shaped(),
+            *_shaped("COMB", "combinations", shapes.FAULTS),
+            *_shaped("WIDE", "widths", wide.FAULTS),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
             *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
             *_named(

@@ -18,6 +18,7 @@ from kdaverify.operators.kda.call_problem import PLAIN_WIDTH
 from kdaverify.verdicts.verdict import Verdict
 
 AUTOGRAD_RULES: Final = tuple(rule.name for rule in autograd.RULES)
+ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
 
@@ -54,6 +55,11 @@ def _is_of_a_process(case: Sequence[Verdict]) -> bool:
     return rule is not None and rule.needs_its_process
 
 
+def _is_wide(case: Sequence[Verdict]) -> bool:
+    problem = _problem(case)
+    return max(problem.get("K", 0), problem.get("V", 0)) > ONE_TILE
+
+
 def _is_of_repeats(case: Sequence[Verdict]) -> bool:
     rule = RULES.get(_rule(case))
     return rule is not None and rule.counted and rule.size in REAL
@@ -65,6 +71,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "pairs and triples of properties of a problem",
             lambda case: case[0].property == "combined",
         ),
+        "widths": QuestionKind("keys and values past 128 columns", _is_wide),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
         ),

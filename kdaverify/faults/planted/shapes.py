@@ -54,13 +54,16 @@ class Shape:
         return sum(map(bool, self.lengths)) > 1
 
 
+ShapeOutput = Callable[[Inputs, Output], Output]
+
+
 @dataclass(frozen=True)
 class ShapeFault:
     """What is wrong, where it shows, and the profile whose covering array holds that."""
 
     profile: str
     shows: Callable[[Shape], bool]
-    output: Callable[[Inputs, Output], Output] = lambda _, found: found
+    output: ShapeOutput = lambda _, found: found
     gradients: Callable[[Gradients[Any]], Gradients[Any]] = lambda found: found
 
 
