@@ -11,6 +11,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.ensemble import ContractOverflow
+from kdaverify.diagnosis.by_elements import by_elements
 from kdaverify.diagnosis.diagnosis import Diagnosis
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
@@ -33,10 +34,16 @@ WITHIN: Final = (
     "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be"
     " compared with known faults"
 )
+SMALL: Final = (
+    "compared element by element where the error is 8 times that of a right kernel, since the"
+    " outputs as a whole are within tolerance"
+)
 NOT_FINITE: Final = (
     "not finite: too few finite elements are wrong to be compared with known faults, and NaN or"
     " infinity in the same places is no likeness"
 )
+PARTS: Final = {NOT_FINITE: (by_places, ""), WITHIN: (by_elements, SMALL)}
+"""By why outputs as a whole cannot be compared: what else is compared, and the note on it."""
 REPEATING: Final = 1 / 8
 """Of the time, at most, for equal calls."""
 SHOWN: Final = 5
@@ -133,18 +140,21 @@ def _compared(
         )
         if found.fits or time.monotonic() > until:
             break
-    if found.silent == NOT_FINITE:
-        return _placed(adapter, found, question, until=max(until, time.monotonic() + least))
-    return found
+    return _by_parts(
+        adapter, found, (tested or [question])[-1], until=max(until, time.monotonic() + least)
+    )
 
 
-def _placed(
+def _by_parts(
     adapter: Adapter, found: Diagnosis, question: PropertyCase, *, until: float
 ) -> Diagnosis:
-    """Where too little is finite to be compared: who is not finite in the same places on other
-    inputs too.
+    """Where outputs as a whole show nothing: who is not finite in the same places on other inputs
+    too; who has the same errors in the elements whose error is clear.
     """
-    matches = by_places(adapter, question, until=until)
+    if found.silent not in PARTS or not adapter.open_ended:
+        return found
+    compared, how = PARTS[found.silent]
+    matches = compared(adapter, question, until=until)
     if not matches:
         return found
     size = adapter.operator.chunk_size(declared(question, adapter))
@@ -154,6 +164,7 @@ def _placed(
         named=tuple(match for match in matches if match.suspect.known),
         signatures=tuple(match for match in matches if not match.suspect.known),
         chunk_size=size,
+        how=how,
     )
 
 

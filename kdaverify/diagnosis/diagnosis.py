@@ -33,6 +33,7 @@ class Diagnosis:
             never written.
         silent: why nothing was compared; "" where it was.
         explained: what the error singles out by itself, without known bugs; "" where nothing.
+        how: of what the named ones were compared in, where not in all outputs; "" else.
         passes: whether nothing fails.
         race: that results differ from run to run, in words; the rest is then of the most frequent
             result.
@@ -49,6 +50,7 @@ class Diagnosis:
     unwritten: tuple[str, ...] = ()
     silent: str = ""
     explained: str = ""
+    how: str = ""
     passes: bool = False
     race: str = ""
 
@@ -63,11 +65,8 @@ class Diagnosis:
         known = self.silent or (self._fitting() if self.fits else self._poor())
         if self.race:
             known = f"{self.race}; a second bug, since the most frequent result is wrong: {known}"
-        return "; ".join(
-            filter(
-                None, (known, self.explained and f"the error itself: {self.explained}", self.where)
-            )
-        )
+        itself = self.explained and f"the error itself: {self.explained}"
+        return "; ".join(filter(None, (known, self.how, itself, self.where)))
 
     def _fitting(self) -> str:
         if self.unwritten:

@@ -91,7 +91,7 @@ class FaultComparison:
         return Match(
             suspect,
             found,
-            shows=near and fit(answer, self._right(suspect), self.yard).noise > 1,
+            shows=near and fit(answer, self.right(suspect), self.yard).noise > 1,
         )
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
@@ -101,7 +101,8 @@ class FaultComparison:
             key=lambda match: (match.fit.distance, match.fit.noise),
         )
 
-    def _right(self, suspect: Suspect) -> KernelErrors:
+    def right(self, suspect: Suspect) -> KernelErrors:
+        """What the suspect's kernel answers without the mistake."""
         return self.bench.answer(suspect.right(declared(self.question, self.judged)))
 
     def answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:

@@ -16,7 +16,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
-from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.diagnosis.suspects import suspects
 from kdaverify.diagnosis.tolerances import FAR, Fit, fit
 from kdaverify.operator import operator_of
@@ -40,26 +40,34 @@ def by_places(judged: Adapter, first: PropertyCase, *, until: float) -> list[Mat
         return []
     shown = list[FaultComparison]()
     for lineup in _comparisons(judged, first):
-        if _reports(lineup.kernel):
-            shown.append(lineup)
-        if len(shown) == ENOUGH or time.monotonic() > until:
+        shown.append(lineup)
+        if len(shown) == ENOUGH or (len(shown) >= LEAST and time.monotonic() > until):
             break
     if len(shown) < LEAST:
         return []
     left = [Match(suspect, FAR) for suspect in next(suspects(first, judged))]
-    for lineup in shown:
+    # All mistakes are run on the first alone: the least expensive.
+    for lineup in sorted(shown, key=_size):
         left = [match for match in (_same(lineup, old) for old in left) if match is not None]
     return left
 
 
 def _comparisons(judged: Adapter, first: PropertyCase) -> Iterator[FaultComparison]:
+    """Of the inputs on which some elements are finite and some are not; exact values, which take
+    longest, of no other.
+    """
     for case in (first, *operator_of(first.problem).varied(first)):
         if operator_of(case.problem).refusal(judged, case.problem) is not None:
             continue
         try:
-            yield FaultComparison(case, judged)
+            if _reports(bench(case, judged).answer(judged)):
+                yield FaultComparison(case, judged)
         except (ContractOverflow, UncertifiedError, ValueError):
             continue
+
+
+def _size(lineup: FaultComparison) -> float:
+    return operator_of(lineup.question.problem).cost(lineup.question.problem)
 
 
 def _reports(kernel: KernelErrors) -> bool:

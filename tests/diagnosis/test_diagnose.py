@@ -101,6 +101,21 @@ def test_a_known_fault_is_named_first(wrong: Adapter, question: PropertyCase, na
     assert str(found).startswith(f"matches known bug {name}: {FAULTS[name].title}")
 
 
+def test_what_is_too_small_as_a_whole_is_named_by_its_elements() -> None:
+    problem = SMALL.replace(T=40, K=16, V=16, gate="deep-resets", key="one-hot", state="absent")
+    found = diagnose(find("fault:B4"), PropertyCase("gradients", problem, {"of": "both"}), seconds=9)
+    assert [match.suspect.fault.id for match in found.named] == ["B4"]
+    assert "compared element by element" in str(found)
+
+
+def test_nan_in_gradients_alone_is_named_by_its_places() -> None:
+    problem = SMALL.replace(T=20, gate="bound-20")
+    found = diagnose(
+        find("fault:GA21"), PropertyCase("gradients", problem, {"of": "both"}), seconds=4
+    )
+    assert "GA21" in [match.suspect.fault.id for match in found.named]
+
+
 def test_a_simple_mistake_is_reported_without_the_catalogue() -> None:
     found = diagnose(kernels.state_transposed_where_square, a_case(), seconds=SOON)
     assert not found.named

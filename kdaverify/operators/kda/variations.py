@@ -21,6 +21,7 @@ _LENGTHS: Final[tuple[int, ...]] = (70, 150, 20)
 _PACKS: Final[tuple[tuple[int, ...], ...]] = ((70, 5, 0, 65), (3, 20), (40,))
 _PADDING: Final = 7
 _REGIMES: Final[tuple[dict[str, str], ...]] = (
+    {},  # those of the failing case: what shows in strong gates alone is in no other
     {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
     {"gate": "bound-5", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
     {
