@@ -26,6 +26,9 @@ from oracles.certified import UncertifiedError
 
 RUNS: Final = 24
 """Calls of a kernel: a race that strikes one in eight is missed in 4 %."""
+LEAST: Final = 8
+"""Calls of a kernel whose results differ, at least: of two different results neither is the
+usual one."""
 TRIED: Final = 64
 """Calls of a known race: those of the catalogue strike one call in four, in one of up to eight
 places, so that a given wrong result is missed in 13 %."""
@@ -83,11 +86,11 @@ def race(tested: DiagnosisCase, judged: Adapter, *, until: float) -> Race | None
     """The results of equal calls; None where all are the same but for roundings.
 
     Args:
-        until: of the monotonic clock; two calls are made at least.
+        until: of the monotonic clock; two calls are made at least, more where they differ.
     """
     firsts, times = list[KernelErrors](), list[int]()
     for number in range(RUNS):
-        if number > 1 and time.monotonic() > until:
+        if number >= (LEAST if len(firsts) > 1 else 2) and time.monotonic() > until:
             break
         own = tested.answer(judged)
         place = next((n for n, first in enumerate(firsts) if first.near(own)), len(firsts))
@@ -173,7 +176,8 @@ class _Results:
         Nothing where the most frequent result is wrong: two mistakes are then in all of them.
         """
         given = dict[str, tuple[int, int]]()
-        for suspect in races(self.question, self.judged) if self.right and self.wrong else ():
+        suspects = races(self.question, self.judged) if self.right and self.wrong else ()
+        for suspect in sorted(suspects, key=self._unlike):
             if time.monotonic() > until:
                 break
             given[str(suspect)] = self._given(suspect)
@@ -183,6 +187,13 @@ class _Results:
             if most:
                 return f"{words}{OR.join(named)}"
         return ""
+
+    def _unlike(self, suspect: Suspect) -> int:
+        """Outputs that differ and that a race does not change, and the reverse: the time may end
+        before all are run.
+        """
+        differ, returned = {*self.found.outputs}, {*self.found.usual.outputs}
+        return len(differ ^ ({*suspect.fault.outputs} & returned))
 
     def _given(self, suspect: Suspect) -> tuple[int, int]:
         """How many of the wrong results a known race gives within some calls; how many of them by

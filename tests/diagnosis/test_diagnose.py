@@ -103,7 +103,9 @@ def test_a_known_fault_is_named_first(wrong: Adapter, question: PropertyCase, na
 
 def test_what_is_too_small_as_a_whole_is_named_by_its_elements() -> None:
     problem = SMALL.replace(T=40, K=16, V=16, gate="deep-resets", key="one-hot", state="absent")
-    found = diagnose(find("fault:B4"), PropertyCase("gradients", problem, {"of": "both"}), seconds=9)
+    found = diagnose(
+        find("fault:B4"), PropertyCase("gradients", problem, {"of": "both"}), seconds=9
+    )
     assert [match.suspect.fault.id for match in found.named] == ["B4"]
     assert "compared element by element" in str(found)
 
