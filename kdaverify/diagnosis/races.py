@@ -92,7 +92,7 @@ def race(tested: DiagnosisCase, judged: Adapter, *, until: float) -> Race | None
     """
     firsts, times = list[KernelErrors](), list[int]()
     for number in range(RUNS):
-        ends = until + EXTRA if 1 < len(firsts) and number < LEAST else until
+        ends = until + EXTRA if len(firsts) > 1 and number < LEAST else until
         if number > 1 and time.monotonic() > ends:
             break
         own = tested.answer(judged)

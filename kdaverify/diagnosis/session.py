@@ -160,10 +160,12 @@ def _findings(
     """
     if any(verdict.status.takes_process for verdict in verdicts):
         return {}, {}
-    cases = [
+    smallest_of = (
         min(own, key=lambda row: (not row.is_clear(), _size(row)))
         for own in _by_call(verdicts).values()
-    ]
+    )
+    # A plain forward first: gradients of a wrong one were diagnosed, and itself was not.
+    cases = sorted(smallest_of, key=_place)
     until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
     smallest = dict[Asked, PropertyCase]()
     for number, verdict in enumerate(cases):
