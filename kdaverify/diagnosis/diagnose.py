@@ -21,6 +21,7 @@ from kdaverify.diagnosis.races import RUNS, examined, race
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
+from kdaverify.diagnosis.words import NOTHING_FAILS
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
@@ -28,7 +29,7 @@ from oracles.certified import UncertifiedError
 LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is run on."""
 NOTHING: Final = (
-    f"run again, nothing fails, and {RUNS} calls give the same result: there is nothing to diagnose"
+    f"{NOTHING_FAILS}, and {RUNS} calls give the same result: there is nothing to diagnose"
 )
 WITHIN: Final = (
     "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be"

@@ -13,7 +13,7 @@ from typing import Final
 
 from kdaverify.checks.near_miss import NEAR
 from kdaverify.checks.property_table import PROPERTIES, plain_call
-from kdaverify.diagnosis.words import DIFFERS, FITS
+from kdaverify.diagnosis.words import DIFFERS, FITS, NOTHING_FAILS, PERHAPS
 from kdaverify.verdicts.verdict import Verdict
 
 _PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
@@ -65,6 +65,12 @@ class ReportedKind:
     def diagnosed(self) -> bool:
         """Whether a known bug explains it, or that results differ from run to run."""
         return any(row.diagnosis.startswith((FITS, DIFFERS)) for row in self.rows)
+
+    @property
+    def perhaps_a_race(self) -> bool:
+        """Whether no more is known of it than that results of another call differ between runs."""
+        first, _, more = self.shown.diagnosis.partition("; ")
+        return first.startswith(PERHAPS) and (not more or more.startswith(NOTHING_FAILS))
 
 
 def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:

@@ -118,19 +118,24 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
-    found = reported_kinds(failures)
+    kinds = reported_kinds(failures)
+    found = [group for group in kinds if not group.perhaps_a_race]
     for group in found[:MOST_FAILURES]:
         _show_failure(console, group)
     for said in filter(None, (*same(failures), left_open(failures))):
         console.print(reported(f"{said}\n", "bold"))
-    hidden = found[MOST_FAILURES:]
-    if hidden:
-        console.print(
-            reported(
-                f"  and {len(hidden)} more kinds of failure:"
-                f" {', '.join(_kind_and_stage(group) for group in hidden)}\n"
-            )
-        )
+    _list_kinds(console, found[MOST_FAILURES:])
+    # A race fails in whatever was run: of twenty kinds of failure twelve told nothing else.
+    raced = [group for group in kinds if group.perhaps_a_race]
+    _list_kinds(console, raced, why=", perhaps of the same race")
+
+
+def _list_kinds(console: Console, kinds: Sequence[ReportedKind], *, why: str = "") -> None:
+    """What is not shown in whole, by name."""
+    if kinds:
+        head = f"{len(kinds)} more kind{'s' if len(kinds) > 1 else ''} of failure"
+        listed = ", ".join(map(_kind_and_stage, kinds))
+        console.print(reported(f"  and {head}{why}: {listed}\n"))
 
 
 def _table(decision: Decision) -> Table:

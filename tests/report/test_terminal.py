@@ -175,6 +175,22 @@ def test_many_kinds_of_failure_are_counted_not_shown() -> None:
     assert "and 2 more kinds of failure: law8 o FAIL in wy, law9 o FAIL" in page(*kinds)
 
 
+def test_kinds_that_are_perhaps_of_a_race_are_listed_not_shown() -> None:
+    perhaps = "perhaps a race: results differ between runs of the same inputs in forward o"
+    own = {
+        "forward": "results differ between runs of the same inputs: 3 of 24 calls differ",
+        "state": perhaps,
+        "laws": f"{perhaps}; run again, nothing fails, and 24 calls give the same result",
+        "calls": f"{perhaps}; no known bug matches",
+    }
+    reported = page(
+        *(wrong(property=name, diagnosis=said) for name, said in own.items()), width=120
+    )
+    listed = "and 1 more kind of failure, perhaps of the same race: laws o FAIL"
+    assert listed in reported and "nothing fails" not in reported
+    assert reported.count("perhaps a race") == 1  # what is known to be more stays
+
+
 def test_a_kind_that_a_diagnosis_explains_is_shown_before_those_with_more_failures() -> None:
     kinds = [
         wrong(property=f"law{number}", case=f"kda-{case}")
