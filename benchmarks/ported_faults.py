@@ -136,11 +136,23 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor | None) -> Any:
-        cotangents, wrapped = Cotangents(*given), ctx.pipeline.patch.gradients
+        do, *others = given
+        cotangents = Cotangents(_without_padding(do, ctx.x), *others)
+        wrapped = ctx.pipeline.patch.gradients
         derive = ctx.pipeline.gradients
         found = derive(ctx.x, cotangents) if wrapped is None else wrapped(derive, ctx.x, cotangents)
         last = None if ctx.x.initial_state is None else found.d_initial_state
         return None, None, None, found.dq, found.dk, found.dv, found.dg, found.dbeta, last
+
+
+def _without_padding(do: Tensor | None, x: Inputs) -> Tensor | None:
+    """do with 0 past the last offset, where a kernel reads nothing: ours refuses NaN there, and the
+    port would fail by more than its fault.
+    """
+    if do is None or x.cu_seqlens is None:
+        return do
+    padded = torch.arange(do.shape[1], device=do.device) >= x.cu_seqlens[-1]
+    return do.masked_fill(padded[:, None, None], 0.0)
 
 
 def _detached(tensor: Tensor | None) -> Tensor | None:
