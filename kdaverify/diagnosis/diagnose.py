@@ -66,7 +66,7 @@ def diagnose(
     varies = examined(
         question, adapter, calls=started + seconds * REPEATING, until=started + seconds
     )
-    if varies is not None and varies.usually_right:
+    if varies is not None and varies.alone:
         return Diagnosis(question, silent=varies.said)
     failed = failure(adapter, question)
     if failed is None:

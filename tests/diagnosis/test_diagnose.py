@@ -274,6 +274,12 @@ def test_a_race_is_named_by_the_wrong_results_that_it_shares_with_a_known_one() 
     assert "the wrong results are those of known bug H24: " in str(found)
 
 
+def test_a_race_that_strikes_on_every_call_is_no_second_bug() -> None:
+    found = diagnose(_Unseeded("B22"), a_case(T=2, V=64), seconds=60)
+    assert "the wrong results are those of known bug B22: " in str(found)
+    assert "a second bug" not in str(found)
+
+
 def test_a_race_beside_a_fault_that_always_strikes_is_reported_as_two() -> None:
     found = diagnose(_Unseeded("H24", also="O5"), a_case(T=2, HV=2), seconds=60)
     assert "a second bug, since the most frequent result is wrong: matches known bug O5" in str(
