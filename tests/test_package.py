@@ -31,6 +31,12 @@ def test_what_every_pytest_session_loads_is_light(module: str) -> None:
     assert not imported_by(f"import {module}") & {*VENDORS, "torch"}
 
 
+def test_the_command_line_loads_neither_pytest_nor_hypothesis_nor_numpy() -> None:
+    """They took half of the time of every command that judges nothing."""
+    heavy = {"pytest", "hypothesis", "numpy"}
+    assert not imported_by("import kdaverify.cli.app") & heavy
+
+
 def test_the_whole_interface_imports_no_vendor() -> None:
     names = ", ".join(kdaverify.__all__)
     assert not imported_by(f"from kdaverify import {names}; import kdaverify.verdicts.judge") & set(

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kdaverify.cli.apart import judge_apart
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.request import Request
 from kdaverify.cli.verify import default_record
@@ -60,4 +59,6 @@ def score(
         workers=workers,
         require_impl=False,
     )
+    from kdaverify.cli.apart import judge_apart
+
     return judge_apart(request)

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.cli.apart import judge_apart
 from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
@@ -105,6 +104,8 @@ def verify(
         isolate=isolate,
         limits=limits_from(time_limit, memory_limit),
     )
+    from kdaverify.cli.apart import judge_apart
+
     return judge_apart(request)
 
 

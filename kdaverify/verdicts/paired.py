@@ -7,14 +7,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kdaverify.checks.median_limit import median_limit
 from kdaverify.checks.property_table import named
 from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LIMIT: Final = 1.05
 """Real kernels come within this factor of their emulated contract over a run."""
@@ -92,6 +93,8 @@ def paired(samples: Iterable[PairedSample | Verdict]) -> tuple[Paired, ...]:
 
 
 def _of(key: tuple[str, str, str], samples: list[PairedSample | Verdict]) -> Paired | None:
+    import numpy as np
+
     ensemble = Counter(len(sample.peers) for sample in samples).most_common(1)[0][0]
     complete = [sample for sample in samples if len(sample.peers) == ensemble]
     logs = _mean(
@@ -113,6 +116,8 @@ def _of(key: tuple[str, str, str], samples: list[PairedSample | Verdict]) -> Pai
 
 def _mean(cases: list[str], logs: NDArray[np.float64]) -> NDArray[np.float64]:
     """The mean over the runs of one problem, by conforming kernel."""
+    import numpy as np
+
     _, place, times = np.unique(cases, return_inverse=True, return_counts=True)
     sums = np.stack([np.bincount(place, column) for column in logs.T], axis=1)
     return sums / times[:, None]

@@ -62,8 +62,8 @@ import sys, kdaverify
 from pathlib import Path
 from rich.console import Console
 kdaverify.suites_folder = lambda: Path("suites").resolve()
-from kdaverify.cli import run, score, verify
-verify.judge_apart = score.judge_apart = lambda request: run.run(request, Console(width=160))
+from kdaverify.cli import apart, run
+apart.judge_apart = lambda request: run.run(request, Console(width=160))
 from kdaverify.cli.app import main
 main()
 """
