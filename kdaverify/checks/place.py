@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +34,19 @@ def place(output: str, flat: int, shape: torch.Size, call: TensorCall) -> Elemen
     """The element of `output`, of a gradient, or of a stage tensor,
     at position `flat` of its flattened tensor.
     """
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
-    return call_operator(call.op).place(output, index, call)
+    return call_operator(call.op).place(output, index_of(flat, shape), call)
+
+
+def index_of(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index, in a tensor of `shape`, of an element of the flattened tensor.
+
+    That of torch loads its symbolic shapes and SymPy: half a second of every process that judges.
+    """
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, i = divmod(flat, size)
+        index.append(i)
+    return tuple(index[::-1])
 
 
 def first_true(mask: Tensor) -> int:

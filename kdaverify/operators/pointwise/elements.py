@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.place import ElementPlace, first_true
+from kdaverify.checks.place import ElementPlace, first_true, index_of
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import negative_controls
 from kdaverify.operators.pointwise.call import ActivationArguments
@@ -85,7 +85,7 @@ def two_measures(g: Tensor, allowed: ResultTolerance) -> str:
 
 
 def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> ElementPlace:
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), shape))
+    index = index_of(at, shape)
     where = ", ".join(f"{axis} {i}" for axis, i in zip(AXES.get(name, ALL), index, strict=False))
     tensors = x.tensors if x.cotangent is None else {**x.tensors, "cotangent": x.cotangent}
     return ElementPlace(
