@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from kdaverify import internals
 
@@ -101,6 +103,24 @@ def test_a_seed_decides_what_a_test_generates() -> None:
         return seen
 
     assert drawn(1) == drawn(1) != drawn(2), "hypothesis: the attribute of a test's seed has moved"
+
+
+def test_no_source_is_searched_for_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = list[object]()
+
+    def search(module: object) -> Constants:
+        searched.append(module)
+        return Constants()
+
+    monkeypatch.setattr(providers, "constants_from_module", search)
+    for spared in (False, True):
+        searched.clear()
+        monkeypatch.setattr(providers, "_seen_modules", set[int]())
+        monkeypatch.setattr(providers, "_sys_modules_len", 0)
+        if spared:
+            internals.without_constants()
+        providers._get_local_constants()  # pyright: ignore[reportPrivateUsage]
+        assert bool(searched) is not spared, "hypothesis: what it notes of modules has moved"
 
 
 @pytest.mark.parametrize("size", [4])

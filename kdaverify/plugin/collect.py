@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from kdaverify.internals import has_settings, parameters_of, seed_test
+from kdaverify.internals import has_settings, parameters_of, seed_test, without_constants
 from kdaverify.plugin.evidence_order import in_order_of_evidence
 from kdaverify.plugin.options import Subject, subjects
 from kdaverify.plugin.suite_files import belongs, property_of
@@ -48,6 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps one item of an implementation that cannot run here, to say so;
     puts tests in the order of evidence.
@@ -67,6 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
     items[:] = in_order_of_evidence(kept)
+    if items and all(subject_of(item) is not None for item in items):
+        # Before Hypothesis' own hook, which would search now.
+        without_constants()
 
 
 def subject_of(item: pytest.Item) -> Subject | None:
