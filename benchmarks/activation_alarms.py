@@ -1,12 +1,13 @@
-"""False alarms and misses on the operations beside the kernel: gate activations, beta and l2norm.
+"""False alarms and undetected faults on the operations beside the kernel: gate activations, beta
+and l2norm.
 
     python -m benchmarks.activation_alarms --problems 360
 
-Legal kernels (torch in fp32; units of accelerators that leave bits out and flush, with sums in
+Conforming kernels (torch in fp32; units of accelerators that leave bits out and flush, with sums in
 blocks; formulas that keep what is small beside 1) and the planted faults of the tests are judged on
-problems drawn as the suite draws them. Prints the worst ratio of every legal kernel and how many
-problems of its operation show each fault; exit code 1 where a legal kernel is rejected or a fault
-never is.
+problems sampled as in the suite. Prints the worst ratio of every conforming kernel and how
+many problems of its operation show each fault; exit code 1 where a conforming kernel is rejected or
+a fault never is.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ one, outputs and gradients.
 
 Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the
 float64 chunk form, which agrees with certified values to 4.4e-14
-(`benchmarks/gradient_agreement.py`). Ratios are to the member of the contract's family that decides
-as the kernel's hardware and source do, named under each table: 1.00 is a kernel that errs as its
-contract says it must.
+(`benchmarks/gradient_agreement.py`). Ratios are to the kernel of the contract's ensemble that
+decides as the kernel's hardware and source do, named under each table: 1.00 is a kernel that errs
+as its contract says it must.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Row:
     """One output of one problem.
 
     Args:
-        member: of the family of the contract.
+        member: a kernel of the contract's ensemble.
         kernel, emulated: the rms error of either, relative to the output's rms.
     """
 
@@ -156,7 +156,7 @@ class Calibration:
     """One implementation in one dtype.
 
     Args:
-        likely: members of the family: the first that there is is emulated, or the family's
+        likely: reference kernels: the first that there is is emulated, or the ensemble's
             plainest.
     """
 

@@ -1,13 +1,13 @@
-"""How sharp the a-priori ceiling is, and whether it holds: ceiling over what legal kernels were
-seen to miss, by contract and regime.
+"""How sharp the proven error bound is, and whether it holds: bound over the errors that conforming
+kernels were seen to make, by contract and regime.
 
     python -m benchmarks.ceiling --problems 30 --json reports/ceiling.json
 
-Draws problems as the suites do and runs every member of every contract's family, and its draws. Per
-problem and output three figures: `closest` is the least, over all elements, of ceiling / worst
-error seen; `typical` is the median of the same; `signal` is the median
-of ceiling / rms of the output: above 1 the ceiling knows nothing of an element. A run above the
-ceiling is an error in the ceiling.
+Draws problems as the suites do and runs every member of every contract's ensemble, and its draws.
+Per problem and output three figures: `closest` is the least, over all elements, of ceiling / worst
+error seen; `typical` is the median of the same; `signal` is the median of ceiling / rms of the
+output: above 1 the ceiling knows nothing of an element. A run above the ceiling is an error in the
+ceiling.
 """
 
 from __future__ import annotations

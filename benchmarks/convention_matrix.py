@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from rich.progress import track
 
-from benchmarks.asking import asks, verdicts
 from benchmarks.binomial import upper
+from benchmarks.suite_runs import property_tests, verdicts
 from kdaverify.adapters import find
 from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, covering_rows
@@ -65,10 +65,10 @@ def judged(run: Run) -> Found:
     """The verdicts of one run."""
     use_one_core()
     started, adapter = time.perf_counter(), find(run.spec)
-    chosen = [CONVENTIONS, *asks(adapter, run.profile, run.first)][
+    chosen = [CONVENTIONS, *property_tests(adapter, run.profile, run.first)][
         run.first % run.share :: run.share
     ]
-    found = [verdict for ask in chosen for verdict in verdicts(adapter, ask, run.spec)]
+    found = [verdict for test in chosen for verdict in verdicts(adapter, test, run.spec)]
     wrong = [
         f"{v.property} {v.output}: {v.message}\n  replay: {v.replay}"
         for v in found

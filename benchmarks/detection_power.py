@@ -1,12 +1,12 @@
-"""How often a legal kernel is rejected, and how often a small fault is caught, with exact binomial
-limits.
+"""How often a conforming kernel is rejected, and how often a small fault is caught, with exact
+binomial limits.
 
     python -m benchmarks.detection_power --problems 1000 --seed 5 --minutes 25 --json power.json
     python -m benchmarks.detection_power --pool power*.json
 
-Legal runs, on problems drawn as the suites draw them: `eager` and `eager-recurrent` in every
-format, sums taken backwards, and draws of the family's noise from a seed that no budget has seen. A
-near miss counts as an alarm only where fresh seeds confirm it, as in a session.
+Conforming runs, on problems sampled as in the suites: `eager` and `eager-recurrent` in every
+format, sums taken backwards, and stochastic-rounding samples of a seed that no tolerance has
+used. A borderline failure counts as an alarm only where fresh seeds confirm it, as in a session.
 
 Faults are planted in the errors of `eager` and `eager-recurrent` on problems of ordinary size, 8
 heads of width 32 over 96 tokens, by `benchmarks.planted_errors`. Over a run of 40 such cases the
@@ -78,7 +78,7 @@ class Bench:
         return what, self.problem.dtype, self.contract.name
 
     def conforming(self) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-        """Kernels that no budget has been made of."""
+        """Kernels that no tolerance has been made of."""
         io, shipped = FORMATS[self.problem.dtype], find(self.name).forward(self.inputs)
         yield self.name, (shipped.o, shipped.final_state)
         yield "sums backwards", backward(self.contract, self.problem.dtype).run(self.inputs)
@@ -121,8 +121,8 @@ class Bench:
 
 @dataclass
 class Tally:
-    """Hits and trials by what was tried, format and contract; legal verdicts; near misses, and
-    alarms that fresh seeds confirm.
+    """Hits and trials by what was tried, format and contract; verdicts on conforming kernels;
+    borderline failures, and alarms that fresh seeds confirm.
     """
 
     hits: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
@@ -153,7 +153,7 @@ class Tally:
             )
 
     def take(self, path: Path) -> None:
-        """Adds what a run wrote; its near misses have been asked again there."""
+        """Adds what a run wrote; its borderline failures have been re-tested there."""
         found = json.loads(path.read_text())
         for row in found["table"]:
             self.add(tuple(row["key"]), row["hits"], row["trials"])
@@ -176,7 +176,7 @@ def judge_conforming(bench: Bench, tally: Tally) -> None:
 
 
 def judge_near(tally: Tally) -> None:
-    """Asks near misses again, each told as it is decided."""
+    """Re-tests borderline failures, each reported as it is decided."""
     for bench, who, outputs in track(tally.near, description="near misses again"):
         for name, found in recheck(_again(bench.name, who), bench.problem, outputs).items():
             said = _reported(bench, who, f"{name}: {found}")
@@ -189,14 +189,14 @@ def _reported(bench: Bench, who: str, said: str) -> str:
 
 
 def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
-    def ask(problem: Problem) -> list[Outcome]:
+    def judge(problem: Problem) -> list[Outcome]:
         bench = Bench(problem, name)
         return [
             Outcome(c.output, c.status, str(c), c)
             for c in bench.compared(dict(bench.conforming())[who]).values()
         ]
 
-    return ask
+    return judge
 
 
 def judge_faults(bench: Bench, tally: Tally) -> None:
@@ -238,7 +238,7 @@ def judge_runs(tally: Tally) -> Tally:
 
 def _rises(run: list[Verdict]) -> dict[str, float]:
     """What a run's errors are multiplied by;
-    runs whose legal kernels were lucky are compared with none.
+    runs whose conforming kernels have unusually small errors are not compared.
     """
     rises = {f"{CONFORMING}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
     for group in paired(run):
@@ -329,7 +329,7 @@ def measure(reported: argparse.Namespace, tally: Tally) -> None:
         if time.monotonic() < ends:
             judge, problem, name = todo[number]
             judge(Bench(problem, name), tally)
-    # Before the near misses too: asking them again may take long.
+    # Before the borderline failures too: their re-tests may take long.
     tally.keep(reported.json)
     judge_near(tally)
     tally.keep(reported.json)

@@ -2,17 +2,17 @@
 than one, is to blame.
 
     python -m benchmarks.diagnosis faults --json FILE [--kinds AB] [--dtypes bf16,fp32]
-    python -m benchmarks.diagnosis legal --json FILE [--problems 75]
+    python -m benchmarks.diagnosis conforming --json FILE [--problems 75]
     python -m benchmarks.diagnosis pairs --json FILE [--pairs 48]
 
 faults: every fault of the catalogue is planted in a kernel of another arithmetic than that of the
 candidates it is compared with: it stores 16-bit operands in fp32, and makes every sum in 16 parts,
-last first. It is asked on the inputs on which the catalogue's tests say that it shows, at another
-seed; the first format in which it is rejected counts. legal: legal kernels, asked as if they had
-been rejected.
-pairs: two faults of one forward planted together, in cases on which each of them shows.
+last first. It is tested on the inputs on which the catalogue's tests say that it shows, at another
+seed; the first format in which it is rejected counts. conforming: conforming kernels, tested as if
+they had been rejected. pairs: two faults of one forward planted together, in cases on which each of
+them shows.
 
-FILE keeps what is done; started again, only the rest is run. `--part 3/16` asks every sixteenth
+FILE keeps what is done; started again, only the rest is run. `--part 3/16` runs every sixteenth
 from the third on: several machines, or processes, may share the work, each with a file of its own;
 `--read` adds up such files.
 """
@@ -101,7 +101,7 @@ def kernel_with(fault: Fault) -> Adapter:
 
 
 def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[PropertyCase]:
-    """The inputs on which it shows, in every format it is asked in."""
+    """The inputs on which it shows, in every format it is tested in."""
     if fault.operator != "kda":
         yield from (case_of(fault, name, SEED) for name in dtypes if name in fault.dtypes)
         return
@@ -162,7 +162,7 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
 
 
 def conforming(name: str, problem: Problem) -> Row:
-    """Who is named for a legal kernel: as it is asked,
+    """Which fault is named for a conforming kernel: as it is tested,
     and if what it answers were taken for wrong.
     """
     adapter = Planted(FAULTS["H1"], patch=RIGHT) if name == "backwards" else find(name)
@@ -205,7 +205,7 @@ def _replaced(stages: Stages) -> set[str]:
 
 def pairs(count: int) -> list[tuple[str, str]]:
     """Faults of class A and B that each fail one plain forward,
-    two at a time, in an order drawn once.
+    two at a time, in one random order.
     """
     question = PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
     alone = [
@@ -281,14 +281,14 @@ def show(rows: dict[str, Row]) -> None:
             )
     forced = [name for name, row in rows.items() if row.get("forced")]
     if any("forced" in row for row in rows.values()):
-        print(f"named if a legal kernel is taken for wrong: {len(forced)} {forced}")
+        print(f"named if a conforming kernel is taken for wrong: {len(forced)} {forced}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("faults", "legal", "pairs"))
+    parser.add_argument("what", choices=("faults", "conforming", "pairs"))
     parser.add_argument("--json", type=Path, required=True, help="what is done, by name")
     parser.add_argument("--kinds", default="AB", help="classes of faults (default AB)")
     parser.add_argument(
@@ -327,7 +327,7 @@ def main() -> None:
             and not (fault.id in TRIGGERS and TRIGGERS[fault.id].how == "own")
         ]
         jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
-    elif given.what == "legal":
+    elif given.what == "conforming":
         problems = [
             p
             for dtype in ("bf16", "fp32")

@@ -1,10 +1,11 @@
-"""How surely drift tells a narrow carry from a wide one, and how often it accuses a legal kernel.
+"""How often drift distinguishes a carried state of few bits from a wide one, and how often it
+rejects a conforming kernel.
 
     python -m benchmarks.drift_power --sequences 600
 
 Sequences are measured in batches and judged in groups of six, as the suite does. Of every kernel:
-the slope of its state's error beside that of legal kernels, its bias, the budget it uses, and how
-many groups each rule rejects.
+the slope of its state's error beside that of conforming kernels, its bias, the tolerance it uses,
+and how many groups each rule rejects.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RULES = ("level", "slope", "bias")
 
 
 def contenders(dtype: str) -> dict[str, Adapter]:
-    """Legal kernels, and in bf16 the two that lose their carry, by name."""
+    """Conforming kernels, and in bf16 the two whose carried state underflows, by name."""
     members = carriers(contract_from_name(f"chunk64-{dtype}"), FORMATS[dtype])[1:]
     conforming = {name: find(name) for name in ("eager", "eager-recurrent")} | {
         member.name: Member(member, dtype) for member in members
@@ -59,7 +60,7 @@ def main(
     )
     for name, adapter in contenders(dtype).items():
         if only in name:
-            _tell(
+            _report(
                 name,
                 [
                     growths
@@ -90,7 +91,7 @@ def _only(growth: Growth, samples: slice) -> Growth:
     )
 
 
-def _tell(name: str, groups: list[tuple[Growth, ...]]) -> None:
+def _report(name: str, groups: list[tuple[Growth, ...]]) -> None:
     for growths in zip(*groups, strict=True):
         ratios = [growth.ratios for growth in growths]
         rejected = "/".join(str(sum(found[rule] > 1 for found in ratios)) for rule in RULES)

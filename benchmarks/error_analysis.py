@@ -5,7 +5,7 @@ catalogue of bugs is compared with it.
     python -m benchmarks.error_analysis compared --json FILE
     python -m benchmarks.error_analysis nothing --json FILE
 
-bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates',
+bugs: every bug of the sample is planted in a kernel of another arithmetic than the candidates',
 without stages, and run on the inputs on which it shows in the catalogue's tests, at another seed.
 What is named is compared with the stages that the bug replaces. The rules were written on the
 development draw; figures that are quoted are those of the test draw.
@@ -74,7 +74,7 @@ def eligible() -> list[str]:
 
 
 def draw(which: str) -> list[str]:
-    """The bugs of a draw; the test draw has none of the others,
+    """The bugs of a sample; the test sample has none of the others,
     on which the rules were written and mended.
     """
     looked_at = [*LOOKED_AT]

@@ -1,13 +1,13 @@
-"""How often a legal kernel is rejected: the other half of a harness's worth.
+"""How often a conforming kernel is rejected: the other half of a harness's worth.
 
     python benchmarks/false_alarms.py --problems 1000 --json reports/false_alarms.json
 
-Draws problems as the suites do and judges on each `eager`, `eager-recurrent`, and a legal kernel no
-budget has ever seen (sums taken backwards), under the declared contracts and under one of 24, 40 or
-48-token chunks. What is over its tolerance is tested again at 200 fresh seeds, as in a session; if
-it stays rejected it is a false alarm. Each member of the emulated family is also held against the
-budget of the others: a rejection there is no false alarm, it shows what the family would miss
-without that member. Prints runs, rejections with their problems, and the worst ratio met.
+Draws problems as the suites do and judges on each `eager`, `eager-recurrent`, and a conforming
+kernel no tolerance was made of (sums taken backwards), under the declared contracts and under one
+of 24, 40 or 48-token chunks. What is over its tolerance is tested again at 200 fresh seeds, as in a
+session; if it stays rejected it is a false alarm. Each reference kernel is also held against the
+tolerance of the others: a rejection there is no false alarm, it shows what the ensemble would
+reject without that member. Prints runs, rejections with their problems, and the worst ratio met.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def backward(contract: Contract, dtype: str) -> Emulator:
 
 
 def judge(problem: Problem) -> list[Row]:
-    """Every legal kernel on one problem, each under its own contract."""
+    """Every conforming kernel on one problem, each under its own contract."""
     torch.set_num_threads(1)
     accumulate = "fp64" if problem.dtype == "fp64" else "fp32"
     size = HELD_OUT_CHUNKS[problem.seed % len(HELD_OUT_CHUNKS)]
@@ -128,7 +128,7 @@ def largest(found: list[Comparison]) -> float:
 
 def retested(found: list[Comparison], run: Kernel, contract: Contract, problem: Problem) -> str:
     """What fresh seeds find of the outputs over their tolerance: CONFIRMED for one that no fresh
-    seed can excuse; "" if there are none.
+    seed can change; "" if there are none.
     """
 
     def outcomes(again: Problem) -> list[Outcome]:

@@ -1,11 +1,11 @@
 """Ways of the triangular solve, by keys, decay and beta: relative rms error of R, and the worst
-statistic as a fraction of its budget.
+statistic as a fraction of its tolerance.
 
     python -m benchmarks.forward_substitution [CONTRACT:PRODUCTS ...]
 
 Columns: the way; per problem the rms error of the strictly lower part of R over its rms, the
-fraction of budget of the worst statistic, and the residual of R (I + Akk) = I over its bound. Above
-1 is rejected.
+fraction of tolerance of the worst statistic, and the residual of R (I + Akk) = I over its bound.
+Above 1 is rejected.
 """
 
 from __future__ import annotations

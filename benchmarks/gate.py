@@ -2,7 +2,7 @@
 RECORD [--rows 1000000].
 
 The rows are those of a real record, again and again under other case ids and with other shares of
-the budget, as a campaign leaves them.
+the tolerance, as a campaign leaves them.
 """
 
 from __future__ import annotations

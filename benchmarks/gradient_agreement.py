@@ -1,5 +1,5 @@
-"""How well the forms of the gradients agree with each other, on problems drawn as the suites draw
-them.
+"""How well the forms of the gradients agree with each other, on problems sampled as the suites
+sample them.
 
     python -m benchmarks.gradient_agreement --problems 500
 

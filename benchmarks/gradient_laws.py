@@ -1,11 +1,11 @@
-"""How often a legal kernel is rejected by what is asked of a backward.
+"""How often a conforming kernel is rejected by the tests of a backward.
 
     python -m benchmarks.gradient_laws --problems 100 --impl eager --dtypes bf16,fp16,fp32
     python -m benchmarks.gradient_laws --only gradients --problems 60 --impl eager-recurrent
 
 Draws problems as the suites do and prints, for each check and format: cases, rejections with their
-problems, skips, and the largest and the median fraction of the budget. A rejection of `eager` is a
-false alarm.
+problems, skips, and the largest and the median fraction of the tolerance. A rejection of `eager` is
+a false alarm.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kdaverify.problems.profiles import settings_for
 from kdaverify.problems.tiny import TINIEST
 
 SMALL = 0.0125
-Ask = tuple[str, Callable[[str, int], list[Problem]], dict[str, Any]]
+GradientCases = tuple[str, Callable[[str, int], list[Problem]], dict[str, Any]]
 
 
 def tiniest(dtype: str, count: int) -> list[Problem]:
-    """Problems with few enough output elements to ask for each."""
+    """Problems with few enough output elements to test each."""
     found: list[Problem] = []
 
     @seed(0)
@@ -51,7 +51,7 @@ def small(dtype: str, count: int) -> list[Problem]:
     return drawn(count, dtype, 0, SMALL)
 
 
-def tested(dtype: str) -> Iterator[Ask]:
+def tested(dtype: str) -> Iterator[GradientCases]:
     for of in OF:
         yield "gradients", small, {"of": of}
     yield "self_consistency", small, {}
@@ -61,9 +61,9 @@ def tested(dtype: str) -> Iterator[Ask]:
             yield "cotangent_linearity", small, {"law": law, "exponent": exponent}
 
 
-def report(name: str, dtype: str, ask: Ask, count: int) -> None:
+def report(name: str, dtype: str, case: GradientCases, count: int) -> None:
     """One line for one check, and one for each rejection."""
-    what, draw, detail = ask
+    what, draw, detail = case
     adapter = find(name)
     cases = [
         (problem, check(what, adapter, problem, detail))
@@ -104,5 +104,5 @@ if __name__ == "__main__":
     reported = parser.parse_args()
     torch.set_num_threads(1)
     for dtype in reported.dtypes.split(","):
-        for ask in (ask for ask in tested(dtype) if reported.only in ("", ask[0])):
-            report(reported.impl, dtype, ask, reported.problems)
+        for case in (case for case in tested(dtype) if reported.only in ("", case[0])):
+            report(reported.impl, dtype, case, reported.problems)

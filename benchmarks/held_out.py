@@ -1,4 +1,4 @@
-"""Is a fault found by what does not know it? Every stage's faults again, asked by a harness whose
+"""Is a fault found by what was not tuned on it? Every stage's faults, tested by a harness whose
 catalogue lacks that stage's file.
 
     python -m benchmarks.held_out [--stages scores,state] [--workers 2] [--json FILE]
@@ -6,10 +6,10 @@ catalogue lacks that stage's file.
 For every stage, in processes of their own, the files of the catalogue that hold its faults are
 replaced by empty ones before anything of the harness is imported. What is left of such a fault is a
 kernel in a module that nobody has heard of, as a user's own would be. It goes through the suites of
-the smoke profile; a rejection counts under the rules of the kill matrix: legal kernels pass the
-same question.
+the smoke profile; a rejection counts under the rules of the kill matrix: conforming kernels pass
+the same test.
 
-FILE keeps what is done; started again, only the rest is asked.
+FILE keeps what is done; started again, only the rest is run.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def hunted(job: Job) -> Found:
     from kdaverify.faults.adapter import Faulty
     from kdaverify.faults.catalogue import FAULTS
     from kdaverify.faults.conforming_kernels import CONFORMING
-    from kdaverify.kills.acquittal import Jury
+    from kdaverify.kills.controls import ConformingControls
     from kdaverify.kills.hunt import hunt
 
     if any((known.operator, known.stage) == ("kda", job.stage) for known in FAULTS.values()):
@@ -105,7 +105,12 @@ def hunted(job: Job) -> Found:
     port.name = MODULE
     sys.modules[MODULE] = ModuleType(MODULE)
     vars(sys.modules[MODULE])["kernel"] = port
-    met = hunt(f"{MODULE}:kernel", "smoke", Jury(fault, CONFORMING).objection, until=float("inf"))
+    met = hunt(
+        f"{MODULE}:kernel",
+        "smoke",
+        ConformingControls(fault, CONFORMING).objection,
+        until=float("inf"),
+    )
     return Found(
         job.fault,
         job.stage,

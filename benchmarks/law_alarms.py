@@ -1,10 +1,10 @@
-"""How often a legal kernel is rejected by a law, and what a law costs.
+"""How often a conforming kernel is rejected by a law, and what a law costs.
 
     python -m benchmarks.law_alarms --problems 10 --impl eager --dtypes bf16,fp16,fp32
 
 Draws problems as the suite does and prints, for each law: cases, rejections with their problems,
-skips, the largest fraction of a budget, and processor seconds a case. A rejection of `eager` is a
-false alarm.
+skips, the largest fraction of a tolerance, and processor seconds a case. A rejection of `eager` is
+a false alarm.
 """
 
 from __future__ import annotations

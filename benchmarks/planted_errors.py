@@ -1,4 +1,4 @@
-"""Small faults, planted in the error of a legal kernel:
+"""Small faults, planted in the error of a conforming kernel:
 what a harness must see to be worth its time.
 """
 
@@ -21,7 +21,7 @@ class Scene:
     Args:
         exact: float64.
         error: of the kernel in which a fault is planted.
-        ensemble: errors of every legal kernel and draw.
+        ensemble: errors of every conforming kernel and sample.
         rng: chooses where.
     """
 
@@ -43,14 +43,14 @@ def louder_than_any(scene: Scene) -> Tensor:
 
 
 def own_row(scene: Scene) -> Tensor:
-    """The error of one row at 4 times the worst that a legal kernel has in it."""
+    """The error of one row at 4 times the worst that a conforming kernel has in it."""
     worst = torch.stack([row_rms(e) for e in scene.ensemble]).amax(0)
     at = scene.any_of(len(worst))
     return _with_row(scene, at, 4 * float(worst[at]))
 
 
 def any_row(scene: Scene) -> Tensor:
-    """The error of one row at 4 times the worst that a legal kernel has in any."""
+    """The error of one row at 4 times the worst that a conforming kernel has in any."""
     worst = torch.stack([row_rms(e) for e in scene.ensemble]).amax(0)
     return _with_row(scene, scene.any_of(len(worst)), 4 * float(worst.max()))
 

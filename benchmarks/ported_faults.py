@@ -26,7 +26,7 @@ from tests.faults.triggers import PLAIN
 DTYPE: Final = "bf16"
 _RIGHT: Final = Patch()
 _WHOLE: Final = ("forward", "step", "backward", "gradients", "stored", "chunk_size", "exposes")
-"""Parts of a patch that two faults cannot both replace; stages are told apart one by one."""
+"""Parts of a patch that two faults cannot both replace; stages are distinguished one by one."""
 _TENSORS: Final = ("q", "k", "v", "g", "beta", "initial_state")
 
 

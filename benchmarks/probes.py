@@ -1,12 +1,12 @@
-"""How far every exactness probe tells its faults from a right kernel.
+"""How far every exactness probe separates its faults from a right kernel.
 
     python -m benchmarks.probes --presets chunk64-bf16,chunk64-fp32,recurrent-fp32
 
-Runs the plain kernel of a contract and the planted faults of the tests on every probe, in every
-format the contract is for, and prints the worst figure of both as a fraction of what is allowed,
-and how far they lie apart. Exit code 1 where a fault lies within ten times what the right kernel
-shows, or within what is allowed, or a right kernel is rejected; the last line counts those within
-ten times what is allowed too.
+Runs the baseline reference kernel of a contract and the planted faults of the tests on every probe,
+in every format the contract is for, and prints the worst figure of both as a fraction of what is
+allowed, and how far they lie apart. Exit code 1 where a fault lies within ten times what the right
+kernel shows, or within what is allowed, or a right kernel is rejected; the last line counts those
+within ten times what is allowed too.
 """
 
 from __future__ import annotations

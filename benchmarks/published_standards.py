@@ -1,13 +1,14 @@
-"""What published standards say of broken and of legal kernels, on generic inputs and on those of
-our suites, beside ours.
+"""What published standards say of broken and of conforming kernels, on generic inputs and on those
+of our suites, beside ours.
 
-    python -m benchmarks.published_standards [--drawn 24] [--seed 5] [--json FILE]
+    python -m benchmarks.published_standards [--random 24] [--seed 5] [--json FILE]
 
 Contract chunk64-bf16. Generic: 12 problems as others' tests draw them (random unit keys,
-log-sigmoid gates, beta in (0, 1), normal values). Ours: the panel of profile smoke and drawn
-problems. A rule catches a kernel where it fails an output of which it passes every legal kernel's;
-counted are problems. False alarms are outputs of legal kernels that it fails. Rules that compare
-errors take the plain emulated kernel for a benchmark, which is also the first of the legal ones.
+log-sigmoid gates, beta in (0, 1), normal values). Ours: the panel of profile smoke and random
+problems. A rule catches a kernel where it fails an output of which it passes every conforming
+kernel's; counted are problems. False alarms are outputs of conforming kernels that it fails. Rules
+that compare errors take the baseline reference kernel for a benchmark, which is also the first of
+the conforming ones.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def failed(kernel: Kernel, x: Inputs, held: Reference) -> Failed:
 
 def tally(problems: list[Problem], said: str) -> tuple[Counter[tuple[str, str]], Counter[str], int]:
     """Problems on which each rule catches each kernel, false alarms of each rule, and how many
-    outputs of legal kernels there were.
+    outputs of conforming kernels there were.
     """
     caught, alarms, conforming_outputs = Counter[tuple[str, str]](), Counter[str](), 0
     for problem in track(problems, description=said):
@@ -103,14 +104,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--drawn", type=int, default=24, help="drawn problems beside the panel (default 24)"
+        "--random", type=int, default=24, help="random problems beside the panel (default 24)"
     )
     parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     suites = [entry.problem for entry in panel("bf16", "smoke")] + drawn(
-        arguments.drawn, "bf16", arguments.seed
+        arguments.random, "bf16", arguments.seed
     )
     sides = {"generic": list(generic()), "our suites": suites}
     tallies = {side: tally(problems, side) for side, problems in sides.items()}

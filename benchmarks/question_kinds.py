@@ -23,7 +23,7 @@ from typing import Final
 
 from rich.progress import track
 
-from benchmarks.asking import asks, verdicts
+from benchmarks.suite_runs import property_tests, verdicts
 from kdaverify.adapters.isolation import housed
 from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.faults.planted.catalogue import PLANTED
@@ -69,11 +69,11 @@ def row(given: tuple[str, int]) -> Row:
     spec, kind = f"fault:{fault.id}", QUESTIONS[fault.question]
     wrong, twin = housed(fault.adapter(), spec, limits=Limits()), fault.right()
     own, twin_rejected, others, judged = 0, list[str](), list[str](), Counter[bool]()
-    for number, ask in enumerate(asks(wrong, fault.profile)):
-        maybe = may_be_of(fault.question, ask)
+    for number, test in enumerate(property_tests(wrong, fault.profile)):
+        maybe = may_be_of(fault.question, test)
         if (maybe and own >= ENOUGH) or (not maybe and number % share):
             continue
-        found = verdicts(wrong, ask, spec)
+        found = verdicts(wrong, test, spec)
         if not found:
             continue
         is_own, rejected = kind.holds(found), [v for v in found if v.status.rejects]
@@ -81,7 +81,9 @@ def row(given: tuple[str, int]) -> Row:
         if rejected and is_own:
             own += 1
             twin_rejected += [
-                f"{v.headline()}; {v.replay}" for v in verdicts(twin, ask, spec) if v.status.rejects
+                f"{v.headline()}; {v.replay}"
+                for v in verdicts(twin, test, spec)
+                if v.status.rejects
             ]
         elif rejected:
             others += [f"{v.headline()}; {v.replay}" for v in rejected]
@@ -98,18 +100,18 @@ def row(given: tuple[str, int]) -> Row:
     )
 
 
-def may_be_of(question: str, ask: PropertyTest) -> bool:
+def may_be_of(question: str, test: PropertyTest) -> bool:
     """Whether a question can be of the kind, before its verdicts are known:
     then it is judged whatever the share.
     """
-    detail = json.loads(ask.detail)
+    detail = json.loads(test.detail)
     by_kind = {
-        "combinations": ask.property == "combined",
-        "overflow": "exponent" in detail and '"fp16"' in ask.problem,
-        "depth": '"deep-resets"' in ask.problem,
-        "entries": ask.property == "options",
+        "combinations": test.property == "combined",
+        "overflow": "exponent" in detail and '"fp16"' in test.problem,
+        "depth": '"deep-resets"' in test.problem,
+        "entries": test.property == "options",
     }
-    return by_kind.get(question, ask.property == "calls")
+    return by_kind.get(question, test.property == "calls")
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 """What the machinery has to know of the problems of an operator: how they are judged, made smaller
-and told apart, whether adapters implement the operator or expose it beside another.
+and distinguished, whether adapters implement the operator or expose it beside another.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Operator(abc.ABC):
         staged: whether its calls have stages, so that a failure can be localised.
         is_stage: whether it is a stage itself, and a failure needs no localisation.
         has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
-        telling: the fields of a problem that accuracy depends on most, for one line about many of
-            them.
+        accuracy_fields: the fields of a problem that accuracy depends on most, for one line about
+            many of them.
         resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are
             estimated from samples.
     """
@@ -59,7 +59,7 @@ class Operator(abc.ABC):
     signature: CallSignature
     staged: ClassVar[bool] = False
     is_stage: ClassVar[bool] = False
-    telling: ClassVar[tuple[str, ...]] = ()
+    accuracy_fields: ClassVar[tuple[str, ...]] = ()
     resampled: ClassVar[bool] = False
     has_known_bugs: ClassVar[bool] = False
 

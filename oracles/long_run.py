@@ -25,9 +25,9 @@ from oracles.tensors import TOKENS
 from oracles.waypoints import WINDOW, Reached, walk
 
 METHOD: Final = "float64 chunk form, windows certified by balls"
-# How much more than the sampled windows the others may miss.
+# How much larger the error of the other windows may be than that of the sampled ones.
 OTHERS: Final = 4.0
-# Balls this much narrower than one float64 rounding tell all there is to tell.
+# Balls this much narrower than one float64 rounding need no further precision.
 SHARP: Final = 2.0**-60
 
 
@@ -56,7 +56,7 @@ def long_run(inputs: Inputs, at: Sequence[int]) -> Truth:
     """
     reached = tuple(walk(lambda part: chunk(part, stages=COMPENSATED), inputs, at))
     starts = (Reached(0, reached[0].o[:, :0], inputs.state.double()), *reached)
-    added = OTHERS * max(_window_misses(inputs, start) for start in starts[:-1])
+    added = OTHERS * max(_window_error(inputs, start) for start in starts[:-1])
     radius, radii = (
         torch.zeros(inputs.B, dtype=torch.float64, device=inputs.q.device),
         list[Tensor](),
@@ -86,7 +86,7 @@ def _growth(inputs: Inputs, first: int, end: int) -> Tensor:
     return (reflection.log() + inputs.decays[:, first:end].double().amax(-1)).sum(1).amax(-1).exp()
 
 
-def _window_misses(inputs: Inputs, start: Reached) -> float:
+def _window_error(inputs: Inputs, start: Reached) -> float:
     """Relative to the larger of the states around it, what the first head's window from `start` is
     off by in float64.
     """

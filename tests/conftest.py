@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is not of this commit's turn, where not one test alone is asked for."""
+    """Leaves out what is not of this commit's turn, where not one test alone is requested."""
     if config.getoption("--every") or any("::" in argument for argument in config.args):
         return
     commit = git(ROOT, "rev-parse", "HEAD")

@@ -41,7 +41,7 @@ def tell(judge, status=Status.PASS, output="o", **fields):
 
 
 def row(status: Status = Status.PASS, **fields: Any) -> Verdict:
-    """A verdict with everything a reader may ask for."""
+    """A verdict with every field that a reader may use."""
     given: dict[str, Any] = {
         "implementation": "port",
         "property": "forward",

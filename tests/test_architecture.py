@@ -151,7 +151,7 @@ def test_the_machinery_names_no_tensor_stage_or_axis_of_an_operator() -> None:
         for part in GENERIC
         for path in ([folder / part] if part.endswith(".py") else (folder / part).rglob("*.py"))
     ]
-    telling = dict[str, set[str]]()
+    specific = dict[str, set[str]]()
     for path in files:
         tree = ast.parse(path.read_text())
         words = {*named(tree)} & NAMES
@@ -160,5 +160,5 @@ def test_the_machinery_names_no_tensor_stage_or_axis_of_an_operator() -> None:
         )
         words |= {found for found in loaded if found.startswith(KDA_MODULES)}
         if words:
-            telling[str(path.relative_to(folder))] = words
-    assert not telling
+            specific[str(path.relative_to(folder))] = words
+    assert not specific

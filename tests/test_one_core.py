@@ -1,4 +1,4 @@
-"""A process that judges computes in one thread, and neither asks for the same memory twice nor
+"""A process that judges computes in one thread, and neither allocates the same memory twice nor
 searches its modules for garbage.
 """
 

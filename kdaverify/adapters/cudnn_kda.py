@@ -123,16 +123,16 @@ def _executions() -> list[str]:
     engine, executed = importlib.import_module(ENGINE), list[str]()
     for name in (FORWARD, BACKWARD):
         plan = getattr(engine, name)
-        plan.execute = _telling(plan.execute, name, executed)
+        plan.execute = _recorded(plan.execute, name, executed)
     return executed
 
 
-def _telling(execute: Callable[..., Any], name: str, executed: list[str]) -> Callable[..., Any]:
-    def execute_and_tell(*args: Any, **kwargs: Any) -> Any:
+def _recorded(execute: Callable[..., Any], name: str, executed: list[str]) -> Callable[..., Any]:
+    def execute_and_record(*args: Any, **kwargs: Any) -> Any:
         executed.append(name)
         return execute(*args, **kwargs)
 
-    return execute_and_tell
+    return execute_and_record
 
 
 CUDNN: Final = Cudnn()

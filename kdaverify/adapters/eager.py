@@ -65,7 +65,7 @@ class Eager(Adapter):
         self._ran = NOTHING_YET
 
     def begin(self, case: str) -> None:
-        # What ran in an earlier case proves nothing of this one.
+        # What ran in an earlier case is no evidence for this one.
         del case
         self._ran = NOTHING_YET
 

@@ -149,7 +149,7 @@ class KernelAdapter(Adapter):
         return self._entries[0].function(*args, **keywords)
 
     def begin(self, case: str) -> None:
-        # What ran in an earlier case proves nothing of this one.
+        # What ran in an earlier case is no evidence for this one.
         del case
         self._ran = NOTHING_YET
 

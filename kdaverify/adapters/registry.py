@@ -184,7 +184,7 @@ def source_of(spec: str) -> Path | str | None:
         spec: what `find` has found one by.
     """
     if match := _OPTIONS.fullmatch(spec):
-        # Those that are told where their kernel is: elsewhere:kernel=FILE:FUNCTION,
+        # Those that take the place of their kernel: elsewhere:kernel=FILE:FUNCTION,
         # fla_port:module=MODULE.
         options = _options(match["options"], spec)
         named = options.get("kernel") or options.get("module")

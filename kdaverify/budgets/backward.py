@@ -44,7 +44,7 @@ Sampled = Callable[
 ]
 """The next samples of the gradients of several calls."""
 SUBSTITUTING: Final = "autograd, substitution"
-# Samples of that kernel where it stands apart: by how much such rows scatter, four tell.
+# Samples of that kernel where it stands apart: four show how much such rows scatter.
 SUBSTITUTED_DRAWS: Final = 4
 # Of rows of kernels that differ in the order of their sums alone, none in a hundred problems is
 # further out than the factor that every row is allowed.

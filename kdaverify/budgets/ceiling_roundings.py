@@ -32,7 +32,7 @@ PRODUCTS = 4
 # A matrix unit cuts every addend where the largest one's bits end, and its sum: 2 units for each
 # and for each instruction of 8.
 TRUNCATED = 2.5
-# A gate made by the kernel itself misses this many units, of 1.
+# A gate made by the kernel itself is wrong by this many units, of 1.
 SOFTPLUS = 4
 # A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed
 # there), a sum and a quotient.

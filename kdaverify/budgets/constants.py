@@ -44,7 +44,7 @@ SHARP_DEVIATIONS_OF_MANY: Final = 3.0
 # do not average: sampling variation has another distribution there.
 A_HANDFUL: Final = 0.25
 # Rounding to nearest has unusually small errors where stochastic roundings come to more than this
-# multiple of it on average: the kernels that round to nearest are no peers of a kernel then.
+# multiple of it on average: kernels that round to nearest are not comparable then.
 FAVOURABLE: Final = 1.25
 
 # Stochastic-rounding samples of an output: the margin 1 + 3 deviation / mean and the quantiles of
@@ -52,7 +52,7 @@ FAVOURABLE: Final = 1.25
 SAMPLES: Final = 8
 # Where the samples of an output scatter by more than this share of their mean, few roundings carry
 # it. It is sampled so often again if it has many elements, of which good kernels are alike as a
-# rule, or so few that eight samples do not even tell by how much they scatter.
+# rule, or so few that eight samples do not even show how much they scatter.
 SCATTERED: Final = 0.06
 AGAIN: Final = 3
 FEW_ELEMENTS: Final = 32
@@ -90,5 +90,5 @@ ORACLE_SHARE: Final = 2.0**-20
 # Roundoffs of the accumulator that a sum over a suffix of a chunk may lose where its terms cancel:
 # 64 of them, rounded at random, twice.
 SUMS_LOSE: Final = 16
-# How much later products may enlarge what a backward pass loses to underflow.
+# How much later products may enlarge the underflow of a backward pass.
 GAIN: Final = 2.0**10

@@ -148,22 +148,22 @@ class Differences:
     received: Callable[[Inputs], Inputs]
 
     def allowance(
-        self, ask: Callable[[float], list[Pair]], outputs: float | None = None
+        self, pairs_at: Callable[[float], list[Pair]], outputs: float | None = None
     ) -> DifferenceTolerance:
         """Pairs at the balanced step, and what may be missed along them.
 
         Args:
-            ask: pairs of moved calls by their step.
+            pairs_at: pairs of moved calls by their step.
             outputs: the noise of the outputs where it is known from other pairs of the same
                 problem.
         Raises:
             ContractOverflow: every reference kernel overflows on these inputs.
         """
         h = first_step(self.contract, self.io, max(self.inputs.lengths))
-        taken = self._taken(ask(h))
+        taken = self._taken(pairs_at(h))
         outputs = self._outputs_noise(taken[:EMULATED]) if outputs is None else outputs
         few = RMS_FACTOR * (1 + DEVIATIONS / math.sqrt(2 * len(taken)))
-        pairs = ask(balanced_step(h, few * outputs, self._curvature(taken)))
+        pairs = pairs_at(balanced_step(h, few * outputs, self._curvature(taken)))
         taken = self._taken(pairs)
         noise = few * math.hypot(outputs, self._gradients_noise(taken))
         return DifferenceTolerance(pairs, taken, self._curvature(taken), noise, outputs)

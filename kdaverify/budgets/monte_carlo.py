@@ -336,8 +336,8 @@ class MonteCarloArithmetic:
 
         def cumsum(c: Chunk) -> None:
             STAGES.cumsum(c)
-            # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64
-            # tell.
+            # Sums made in fp32 fit in fp32: only sums in float64 show which of them are not
+            # exact.
             gates = c.tokens.g.detach().double()
             c.G = c.G + rounding.cumsum(
                 gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled
@@ -361,7 +361,7 @@ class MonteCarloArithmetic:
         return partial(merge_blocks, own=by_rows) if self.contract.order == "free" else solve
 
 
-# A kernel of that noise, so many times under that luck.
+# A kernel of that noise, so many times under that sampling variation.
 Run = Callable[[MonteCarloArithmetic, int, StochasticRounding], Several]
 
 

@@ -48,7 +48,7 @@ from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 from oracles.stages import Named, defined, region, run_stages
 
-# Legal ways that give tensors of the same name another meaning: their error is none of a stage's.
+# Conforming forms that give tensors of the same name another meaning: their error is no stage's.
 _OTHER_MEANING = (
     residual_wy,
     residual_state,
@@ -147,7 +147,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         if question.backward
         else {}
     )
-    # Beside storage in fewer bits what a sum loses is nothing.
+    # Beside storage in fewer bits the error of a sum is negligible.
     terms = {name: size for name, size in sizes.items() if formats(name) is contract.accumulate}
     longest = (
         GAIN * max(x.K, x.V, contract.chunk_size)

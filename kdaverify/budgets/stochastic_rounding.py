@@ -18,7 +18,7 @@ DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at
 # its foot, 1/2 at its top.
 MEAN_UNIT = 0.72
-# Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
+# Terms agree if their squares add up to no more than their total's, to the precision of float64.
 AGREEING = 1e-12
 
 
@@ -99,7 +99,7 @@ class StochasticRounding:
     def substituted(self, A: Tensor, right: Tensor, fmt: Format) -> Tensor:
         """(I + A)^-1 r found row by row, every partial sum of a row rounded.
 
-        Math: x_i = r_i - A_i x: rounding the sum of i + 1 terms misses x by (I + A)^-1 E.
+        Math: x_i = r_i - A_i x: rounding the sum of i + 1 terms moves x by (I + A)^-1 E.
         """
         x = _solved(A, right)
         terms = torch.arange(A.shape[-1], device=A.device)[:, None]

@@ -24,12 +24,12 @@ class RandomCase:
 
     Args:
         question: the test, under which choice of its axes.
-        asks: what it tests.
+        tests: what it tests.
         choices: what Hypothesis drew, from which a smaller case can be looked for.
     """
 
     question: SuiteTest
-    asks: tuple[PropertyTest, ...]
+    tests: tuple[PropertyTest, ...]
     choices: tuple[Any, ...]
 
 

@@ -105,7 +105,7 @@ class RayEngine(Engine):
 
 
 def _ray() -> Any:
-    # Nothing is told to anybody, and every actor sees the devices it was given, none if none.
+    # No usage statistics are sent, and every actor sees the devices it was given, none if none.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

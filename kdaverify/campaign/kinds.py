@@ -74,5 +74,5 @@ class FailureKind:
 
 def _size(verdict: Verdict) -> tuple[bool, float, int, str, str]:
     """Random ones first: only these can be made smaller."""
-    dear = cost_of(verdict.problem)
-    return verdict.number is None, dear, verdict.number or 0, verdict.case, verdict.output
+    cost = cost_of(verdict.problem)
+    return verdict.number is None, cost, verdict.number or 0, verdict.case, verdict.output

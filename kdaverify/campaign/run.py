@@ -44,13 +44,13 @@ class CampaignRun:
     ) -> None:
         self._orders, self._cases, self._record = orders, cases, record
         self._conventions = [Fixed(name, CONVENTIONS) for name in orders.specs]
-        self._fixed = [task for task in fixed if task.ask != CONVENTIONS]
+        self._fixed = [task for task in fixed if task.test != CONVENTIONS]
         self.tally = CampaignCounts(len(orders.specs) * (cases + 1) + len(self._fixed))
         self._misfits = set[str]()
         self._tested_all = False
         resumed(record, orders.seed, self._known())
 
-    def ask(
+    def run(
         self,
         engine: Engine,
         see: Callable[[CampaignCounts], None],
@@ -192,11 +192,11 @@ class CampaignRun:
                     _foreign(self._record, "it holds cases that this run does not have")
                 )
             if first.number is not None and place.bit_count() == 1:
-                asks = {
-                    (ask.property, ask.problem)
-                    for ask in benches[first.implementation].case(first.number).asks
+                tests = {
+                    (test.property, test.problem)
+                    for test in benches[first.implementation].case(first.number).tests
                 }
-                if (first.property, first.problem) not in asks:
+                if (first.property, first.problem) not in tests:
                     raise RecordError(
                         _foreign(
                             self._record,

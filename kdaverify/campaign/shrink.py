@@ -32,12 +32,12 @@ def shrunk(
     """
     seen: dict[tuple[PropertyTest, ...], list[Verdict]] = {}
 
-    def fails(asks: tuple[PropertyTest, ...]) -> bool:
-        if asks not in seen:
+    def fails(tests: tuple[PropertyTest, ...]) -> bool:
+        if tests not in seen:
             if len(seen) == MOST_TRIES:
                 return False
-            seen[asks] = [verdict for ask in asks for verdict in judge(ask)]
-        rejecting = [verdict for verdict in seen[asks] if verdict.status.rejects]
+            seen[tests] = [verdict for test in tests for verdict in judge(test)]
+        rejecting = [verdict for verdict in seen[tests] if verdict.status.rejects]
         return not only_near(rejecting) and any(
             (v.output, v.status) == (output, status) for v in rejecting
         )

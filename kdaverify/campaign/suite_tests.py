@@ -99,7 +99,7 @@ class SuiteTest:
     adapter: Adapter
     profile: str
 
-    def asks(self, data: Any = None) -> tuple[PropertyTest, ...]:
+    def property_tests(self, data: Any = None) -> tuple[PropertyTest, ...]:
         """The calls of the judge by the test, given its source of random choices."""
         notebook = _Notebook(self.adapter, self.property)
         given: dict[str, Callable[[], Any]] = {
@@ -117,10 +117,10 @@ class SuiteTest:
         """
 
         @st.composite
-        def asks(draw: st.DrawFn) -> tuple[PropertyTest, ...]:
-            return self.asks(_Drawing(draw))
+        def property_tests(draw: st.DrawFn) -> tuple[PropertyTest, ...]:
+            return self.property_tests(_Drawing(draw))
 
-        return asks()
+        return property_tests()
 
 
 def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest, ...]:
@@ -129,11 +129,11 @@ def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest
     Raises:
         UnknownTestError: a test takes more than a judge, bounds, data and axes.
     """
-    excused = adapter.operator.not_applicable(adapter, profile)
+    not_applicable = adapter.operator.not_applicable(adapter, profile)
     return tuple(
         question
         for path in suite_files(adapter.op)
-        if property_of(path) not in excused
+        if property_of(path) not in not_applicable
         for test in _tests(path)
         if hypothesis.is_hypothesis_test(test) == drawn
         for question in _of_test(adapter, profile, property_of(path), test)

@@ -52,11 +52,11 @@ class Fixed:
     """A case that is not random."""
 
     implementation: str
-    ask: PropertyTest
+    test: PropertyTest
 
     @property
     def key(self) -> Key:
-        return self.implementation, self.ask.property, self.ask.problem, self.ask.detail
+        return self.implementation, self.test.property, self.test.problem, self.test.detail
 
 
 @dataclass(frozen=True)

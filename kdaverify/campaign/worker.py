@@ -79,14 +79,14 @@ class CampaignSubject:
         if isinstance(task, Named):
             return [self.named(Verdict.model_validate_json(task.row), task.seconds)]
         if isinstance(task, Fixed):
-            return located(self.judged(task.ask), self.adapter)
+            return located(self.judged(task.test), self.adapter)
         found = self.case(task.number)
         if isinstance(task, Smaller):
             least = shrunk(
-                found, lambda ask: self.judged(ask, defers=True), task.output, task.status
+                found, lambda test: self.judged(test, defers=True), task.output, task.status
             )
         else:
-            least = [verdict for ask in found.asks for verdict in self.judged(ask)]
+            least = [verdict for test in found.tests for verdict in self.judged(test)]
         return [
             verdict.model_copy(update={"number": task.number})
             for verdict in located(least, self.adapter)
@@ -99,21 +99,21 @@ class CampaignSubject:
         text = diagnosed([verdict], self.adapter, seconds=seconds)
         return verdict.model_copy(update={"diagnosis": text.get(verdict.case_key(), "")})
 
-    def judged(self, ask: PropertyTest, *, defers: bool = False) -> list[Verdict]:
+    def judged(self, test: PropertyTest, *, defers: bool = False) -> list[Verdict]:
         """What the judge reports: the one place where a verdict is made."""
         reported: list[Verdict] = []
         judge = Judge(
             self.adapter,
             reported.append,
-            ask.property,
+            test.property,
             spec=self._spec,
             seed=self._orders.seed,
             defers=defers,
         )
         # A rejection is raised for the sake of tests; its verdicts are reported before.
         with suppress(Rejected, FatalRejection):
-            if ask == CONVENTIONS:
+            if test == CONVENTIONS:
                 judge.conventions()
             else:
-                judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+                judge(problem_from_json(test.problem), **json.loads(test.detail))
         return reported

@@ -48,7 +48,7 @@ def _inverse(c: Chunk) -> Tensor:
 
 def _inverse_terms(c: Chunk) -> Tensor:
     whole = torch.eye(c.R.shape[-1], dtype=c.R.dtype, device=c.R.device) + c.Akk.abs()
-    # What a substitution loses while it makes R comes back through the system once more.
+    # A substitution's error in R passes through the system once more.
     return (c.R.abs() @ whole @ c.R.abs() @ whole).tril(-1)
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.statistics import rows_of
 from kdaverify.checks.grade import MEANING, Grade, grade_of
+from kdaverify.checks.negative_controls import negative_controls
 from kdaverify.checks.place import ElementPlace, first_true, place
 from kdaverify.checks.status import Status
-from kdaverify.checks.vacuity import negative_controls
 from oracles.enclosure import Enclosure
 from oracles.signature import TensorCall
 
@@ -105,8 +105,9 @@ class Comparison:
         ratios = ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items())
         table = f"\n  multiples of the tolerance: {ratios}" if ratios else ""
         ceiling = f"\n  {self.ceiling}" if self.ceiling else ""
-        grade = f"grade {self.grade}: {MEANING[self.grade]}"
-        return f"{head}; {grade}{where}{ceiling}{table}"
+        # Of F the head gives the reason; of other grades the letter is the news.
+        grade = "" if self.grade == "F" else f"; grade {self.grade}: {MEANING[self.grade]}"
+        return f"{head}{grade}{where}{ceiling}{table}"
 
 
 def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: TensorCall) -> Comparison:

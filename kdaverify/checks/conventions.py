@@ -19,10 +19,10 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.recurrence import recurrence
 
-# A wrong convention is wrong by the size of the answer; the worst legal 16-bit kernel by a
+# A wrong convention is wrong by the size of the answer; the worst conforming 16-bit kernel by a
 # hundredth of it.
 ALIKE = 0.05
-# Sizes tried in turn until one is supported: K != V and B, T, H all different tell the most apart.
+# Sizes tried in turn until one is supported: K != V and B, T, H all different separate the most.
 PROBE = Problem(
     B=1,
     T=5,

@@ -48,7 +48,7 @@ def undecided(reason: str) -> Recheck:
 
 
 def recheck(
-    ask: Callable[[Any], list[Outcome]],
+    judge: Callable[[Any], list[Outcome]],
     problem: Canonical,
     outputs: Sequence[str],
     *,
@@ -61,7 +61,7 @@ def recheck(
     seed is wrong beyond figures. Passed on re-test if it is not after all 200 seeds.
 
     Args:
-        ask: judges a problem as the borderline failure was.
+        judge: judges a problem as the borderline failure was.
         outputs: the borderline failures of it.
         largest: `cost` above which nothing is tested, and nothing decided.
     Returns:
@@ -71,7 +71,7 @@ def recheck(
         return {name: undecided("too large to be run again at 200 seeds") for name in outputs}
     open_, decided = {name: _Sample() for name in outputs}, dict[str, Recheck]()
     for number, again in enumerate(fresh(problem), start=1):
-        by_output = {outcome.output: outcome for outcome in ask(again)}
+        by_output = {outcome.output: outcome for outcome in judge(again)}
         for name, sample in open_.items():
             found = sample.take(by_output.get(name) or by_output.get("call"), again.seed)
             found = found or (sample.look() if number in LOOKS else None)

@@ -107,7 +107,7 @@ def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
     """
     stage, _, judged = output.removeprefix("call").partition(".")
     call = adapter.stages(dtype).get(stage)
-    # An equation begins with the tensor that it is told of.
+    # An equation begins with the tensor that it defines.
     return (
         f"{stage} ({judged.partition(' ')[0]})"
         if judged and call is not None and len(call.covers) > 1
@@ -231,7 +231,7 @@ def _judged(
         yield from found
         if feed == "own":
             if not written or any(outcome.status is Status.NONFINITE for outcome in found):
-                return  # nothing after it can be told from it
+                return  # nothing after it can be separated from it
             own |= {
                 tensor: value
                 for tensor, value in written.items()

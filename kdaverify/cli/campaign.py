@@ -127,7 +127,7 @@ def campaign(
         polars("a campaign")
         run = CampaignRun(orders, cases=cases, record=path)
         with engine_of(orders, engine, workers, address) as many:
-            _ask(run, many, console, diagnosis)
+            _run(run, many, console, diagnosis)
         run.seal(of_campaign)
         found = gate([path], GateCriteria(datetime.now(UTC).date()))
     except RecordError as error:
@@ -146,11 +146,11 @@ def campaign(
     return ruling.exit_code
 
 
-def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -> None:
+def _run(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -> None:
     """Until all cases have run, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
-            run.ask(engine, pace.see)
+            run.run(engine, pace.see)
             run.shrink(engine, lambda left: pace.say(f"{left} kinds of failure to make smaller"))
             run.diagnose(
                 engine,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kdaverify.kills.known_faults import KnownFault
     from kdaverify.kills.matrix import KillMatrix
     from kdaverify.kills.plan import Plan
-    from kdaverify.kills.rows import FaultRow, LegalRow
+    from kdaverify.kills.rows import ConformingRow, FaultRow
 
 PROFILES = ("smoke", "acceptance")
 
@@ -168,7 +168,9 @@ def _run(plan: Plan, workers: int, until: float, journal: Journal, console: Cons
 
 
 @contextmanager
-def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRow, int], None]]:
+def _bar(
+    console: Console, total: int
+) -> Generator[Callable[[FaultRow | ConformingRow, int], None]]:
     """A bar with the time left; a line for every row where there is no terminal."""
     columns = (
         TextColumn("{task.description}"),
@@ -182,7 +184,7 @@ def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRo
     ) as bar:
         task = bar.add_task("hunting", total=total)
 
-        def advance(row: FaultRow | LegalRow, more: int) -> None:
+        def advance(row: FaultRow | ConformingRow, more: int) -> None:
             whole = bar.tasks[task].total or 0
             bar.update(task, advance=1, total=whole + more)
             if not console.is_terminal:
@@ -191,7 +193,7 @@ def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRo
         yield advance
 
 
-def _line(row: FaultRow | LegalRow) -> str:
+def _line(row: FaultRow | ConformingRow) -> str:
     if row.row == "legal":
         return (
             f"{row.id} ({row.profile}, {row.suite}): {len(row.false_alarms)} false alarms in"

@@ -111,7 +111,7 @@ def _in_short(what: What, row: dict[str, Any]) -> str:
     return axis + str(
         next(
             row[field]
-            for field in ("about", "statement", "exposes", "asks", "trigger")
+            for field in ("about", "statement", "exposes", "criterion", "trigger")
             if field in row
         )
     )
@@ -177,7 +177,8 @@ def _standards() -> list[dict[str, Any]]:
     from kdaverify.checks.published.registry import RULES
 
     return [
-        {"name": rule.name, "asks": rule.asks, "source": rule.source} for rule in RULES.values()
+        {"name": rule.name, "criterion": rule.criterion, "source": rule.source}
+        for rule in RULES.values()
     ]
 
 

@@ -108,7 +108,7 @@ def nightly(
             orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path
         )
         with engine_of(orders, engine, workers, address) as many:
-            _ask(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
+            _run(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
         run.seal(of_night)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)
     except (EngineError, HistoryError, RecordError) as error:
@@ -155,11 +155,11 @@ def _fixed(specs: Mapping[str, str], profile: str, history: History) -> list[Fix
     return [task for spec in specs.values() for task in fixed_tasks(find(spec), profile, history)]
 
 
-def _ask(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
+def _run(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
     """Until all cases have run, the time is up, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
-            run.ask(engine, pace.see, more=more)
+            run.run(engine, pace.see, more=more)
         except KeyboardInterrupt:
             console.print(
                 f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues"

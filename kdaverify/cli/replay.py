@@ -198,11 +198,11 @@ def _judge(case: ReplayedCase, adapter: Adapter, benchmark: NamedBenchmark | Non
             judge.conventions()
         else:
             _check_property(case)
-            _ask(judge, case)
+            _judge_case(judge, case)
     return verdicts
 
 
-def _ask(judge: Judge, case: ReplayedCase) -> None:
+def _judge_case(judge: Judge, case: ReplayedCase) -> None:
     from kdaverify.canonical import ProblemError
 
     try:

@@ -42,7 +42,7 @@ class DiagnosedCall:
         inputs = own if adapter is self.judged else self.judged.received(own)
         masks = self.judged.operator.undefined(inputs)
         return answered(
-            adapter, self.problem.id, lambda: defined(self._ask(adapter, inputs), masks)
+            adapter, self.problem.id, lambda: defined(self._call(adapter, inputs), masks)
         )
 
     def yardstick(self) -> Yardstick:
@@ -63,7 +63,7 @@ class DiagnosedCall:
             for name, reported in allowed.items()
         }
 
-    def _ask(self, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
+    def _call(self, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
         if PROPERTIES[self.question.property].backward:
             return run_backward(adapter, inputs, self._cotangents)
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)

@@ -169,8 +169,8 @@ def _of_values(axis: ContrastAxis, case: PropertyCase) -> bool:
     differ only where keys are random, and only where gates are zero. Of a race they are levels,
     without a rule.
     """
-    telling = operator_of(case.problem).telling
-    return all(name in telling for change in axis.levels for name in change)
+    accuracy_fields = operator_of(case.problem).accuracy_fields
+    return all(name in accuracy_fields for change in axis.levels for name in change)
 
 
 def _turn(own: Sequence[Run]) -> tuple[int, int]:

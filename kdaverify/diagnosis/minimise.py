@@ -72,7 +72,7 @@ def minimise(
             return False
         try:
             found = failure(adapter, smaller)
-        except ValueError:  # the property is not asked of such a problem
+        except ValueError:  # the property is not tested on such a problem
             return False
         return found is not None and found[1] is status and found[2] >= least
 

@@ -32,7 +32,7 @@ def separate(
     """
     left = tuple(fits)
     for other in operator_of(first.problem).varied(first):
-        if len(left) < 2 or time.monotonic() > until:  # nothing to tell apart
+        if len(left) < 2 or time.monotonic() > until:  # nothing to distinguish
             break
         left = _reported_apart(judged, other, left) or left
     return left

@@ -22,7 +22,7 @@ from kdaverify.operator import cost_of, problem_from_json
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
 
-Asked = tuple[str, str, str, str]
+CaseKey = tuple[str, str, str, str]
 CONTRASTS: Final = 3 / 8
 """Of the time: for cases that differ from a failing one in one thing, some forty of 0.1 s."""
 SHARE: Final = 1 / 2
@@ -57,7 +57,7 @@ def explained(
 
 def _contrasts(
     verdicts: Sequence[Verdict],
-    smallest: Mapping[Asked, PropertyCase],
+    smallest: Mapping[CaseKey, PropertyCase],
     adapter: Adapter,
     seconds: float,
 ) -> dict[Row, str]:
@@ -126,7 +126,9 @@ def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -
         return {}
 
 
-def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
+def diagnosed(
+    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
+) -> dict[CaseKey, str]:
     """What is wrong, by what was tested: of every call that fails the smallest clear case, which
     is the one that is shown.
     """
@@ -138,7 +140,7 @@ def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
 
 def findings(
     verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
-) -> dict[Asked, dict[str, str]]:
+) -> dict[CaseKey, dict[str, str]]:
     """The fields of a verdict that name what is wrong, and the smallest case that fails, by what
     was tested.
 
@@ -151,7 +153,7 @@ def findings(
 
 def _findings(
     verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
-) -> tuple[dict[Asked, dict[str, str]], dict[Asked, PropertyCase]]:
+) -> tuple[dict[CaseKey, dict[str, str]], dict[CaseKey, PropertyCase]]:
     """The same, and the smallest cases themselves.
 
     Math: every kind of call gets a third of the time that is left, the last three equal shares;
@@ -166,8 +168,8 @@ def _findings(
     )
     # A plain forward first: gradients of a wrong one were diagnosed, and itself was not.
     cases = sorted(smallest_of, key=_place)
-    until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
-    smallest = dict[Asked, PropertyCase]()
+    until, found = time.monotonic() + seconds, dict[CaseKey, dict[str, str]]()
+    smallest = dict[CaseKey, PropertyCase]()
     for number, verdict in enumerate(cases):
         tested, left = verdict.case_key(), until - time.monotonic()
         if left <= 0:
@@ -180,8 +182,8 @@ def _findings(
 
 
 def _with_races(
-    found: Mapping[Asked, dict[str, str]], cases: Sequence[Verdict]
-) -> dict[Asked, dict[str, str]]:
+    found: Mapping[CaseKey, dict[str, str]], cases: Sequence[Verdict]
+) -> dict[CaseKey, dict[str, str]]:
     """A race that was seen in one kind of failure, in the diagnosis of every other that no known
     bug explains.
 

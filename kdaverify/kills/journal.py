@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import kdaverify
-from kdaverify.kills.rows import FaultRow, LegalRow
+from kdaverify.kills.rows import ConformingRow, FaultRow
 from oracles.cache import digest_of_sources
 
 
@@ -29,7 +29,7 @@ class Journal:
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
-        self.rows: list[FaultRow | LegalRow] = []
+        self.rows: list[FaultRow | ConformingRow] = []
         head = json.dumps({"source": source()})
         lines = path.read_text().splitlines() if path.is_file() else []
         if len(lines) > 1 and not resume:
@@ -46,7 +46,7 @@ class Journal:
         # Written again: a line that was cut short is not continued.
         path.write_text("\n".join([head, *(row.model_dump_json() for row in self.rows), ""]))
 
-    def append(self, row: FaultRow | LegalRow) -> None:
+    def append(self, row: FaultRow | ConformingRow) -> None:
         self.rows.append(row)
         with self.path.open("a") as file:
             file.write(f"{row.model_dump_json()}\n")
@@ -54,10 +54,10 @@ class Journal:
             os.fsync(file.fileno())
 
 
-def _row(line: str) -> FaultRow | LegalRow | None:
+def _row(line: str) -> FaultRow | ConformingRow | None:
     """None for a line that was cut short."""
     try:
-        kind = FaultRow if json.loads(line)["row"] == "fault" else LegalRow
+        kind = FaultRow if json.loads(line)["row"] == "fault" else ConformingRow
         return kind.model_validate_json(line)
     except (ValueError, KeyError, ValidationError):
         return None

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kdaverify.adapters.registry import find
-from kdaverify.kills.acquittal import Jury, answers
+from kdaverify.kills.controls import ConformingControls, retested
 from kdaverify.kills.hunt import Hunt, hunt
 from kdaverify.kills.known_faults import KnownFault, catalogue_by
-from kdaverify.kills.rows import EVERY, Attempt, FaultRow, LegalRow, kill_of
+from kdaverify.kills.rows import EVERY, Attempt, ConformingRow, FaultRow, kill_of
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -33,8 +33,8 @@ class Ladder:
     until: float
 
     @cached_property
-    def jury(self) -> Jury:
-        return Jury(self.fault)
+    def controls(self) -> ConformingControls:
+        return ConformingControls(self.fault)
 
     def step(self, strength: float, known: Verdict | None) -> tuple[Attempt, Verdict | None]:
         """The suites at one strength; what killed the fault at the strength before is tested first.
@@ -45,7 +45,7 @@ class Ladder:
         started, spec = time.process_time(), self.fault.spec(strength)
         killer, met = self._again(spec, known), Hunt(None, 0.0)
         if killer is None:
-            met = hunt(spec, self.profile, self.jury.objection, self.until)
+            met = hunt(spec, self.profile, self.controls.objection, self.until)
             killer = met.killer
         if met.out_of_time:
             raise Unfinished(spec)
@@ -61,12 +61,12 @@ class Ladder:
         return attempt, killer
 
     def _again(self, spec: str, known: Verdict | None) -> Verdict | None:
-        reported = [] if known is None else answers(find(spec), known, spec)
+        reported = [] if known is None else retested(find(spec), known, spec)
         return next(
             (
                 verdict
                 for verdict in reported
-                if verdict.status.rejects and not self.jury.objection(verdict)
+                if verdict.status.rejects and not self.controls.objection(verdict)
             ),
             None,
         )
@@ -93,7 +93,7 @@ def descend(name: str, profile: str, until: float, *, weaker: bool, impl: str = 
     return FaultRow(id=name, profile=profile, attempts=tuple(found))
 
 
-def whole(name: str, profile: str, until: float, suite: str = EVERY) -> LegalRow:
+def whole(name: str, profile: str, until: float, suite: str = EVERY) -> ConformingRow:
     """A conforming kernel under every test of a suite, or of all of them.
 
     Raises:
@@ -103,7 +103,7 @@ def whole(name: str, profile: str, until: float, suite: str = EVERY) -> LegalRow
     met = hunt(name, profile, None, until, only=suite)
     if met.out_of_time:
         raise Unfinished(name)
-    return LegalRow(
+    return ConformingRow(
         id=name,
         profile=profile,
         suite=suite,

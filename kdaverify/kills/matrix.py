@@ -9,7 +9,7 @@ from typing import Any
 
 from kdaverify.kills.known_faults import KnownFault, catalogue_by
 from kdaverify.kills.plan import SMOKE, Plan
-from kdaverify.kills.rows import Attempt, FaultRow, Kill, LegalRow
+from kdaverify.kills.rows import Attempt, ConformingRow, FaultRow, Kill
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class KillMatrix:
 
     profile: str
     faults: tuple[Found, ...]
-    conforming: tuple[LegalRow, ...]
+    conforming: tuple[ConformingRow, ...]
     unfinished: int
     suites_left: int
 
@@ -121,7 +121,7 @@ class KillMatrix:
         }
 
 
-def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
+def matrix(plan: Plan, rows: Iterable[FaultRow | ConformingRow]) -> KillMatrix:
     """The rows put together; faults without a complete run are left out."""
     done, survivors = list(rows), catalogue_by(plan.impl).survivors
     faults = [row for row in done if isinstance(row, FaultRow)]
@@ -136,7 +136,9 @@ def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
     whole = tuple(
         one for one in found if one.killer or plan.profile in {row.profile for row in one.rows}
     )
-    conforming = [row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles]
+    conforming = [
+        row for row in done if isinstance(row, ConformingRow) and row.profile in plan.profiles
+    ]
     return KillMatrix(
         plan.profile,
         whole,
@@ -146,13 +148,13 @@ def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
     )
 
 
-def _joined(rows: Iterable[LegalRow]) -> Iterator[LegalRow]:
+def _joined(rows: Iterable[ConformingRow]) -> Iterator[ConformingRow]:
     """One row for all suites of a kernel under a profile."""
-    runs = defaultdict[tuple[str, str], list[LegalRow]](list)
+    runs = defaultdict[tuple[str, str], list[ConformingRow]](list)
     for row in rows:
         runs[row.id, row.profile].append(row)
     for (name, profile), parts in sorted(runs.items()):
-        yield LegalRow(
+        yield ConformingRow(
             id=name,
             profile=profile,
             runs=sum(part.runs for part in parts),

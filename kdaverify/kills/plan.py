@@ -9,7 +9,7 @@ from functools import cached_property
 
 from kdaverify.kills.known_faults import KnownFault, catalogue_by, suites_by
 from kdaverify.kills.pool import Job
-from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
+from kdaverify.kills.rows import EVERY, ConformingRow, FaultRow
 
 SMOKE = "smoke"
 
@@ -52,7 +52,7 @@ class Plan:
         """The kernels whose rejection is a false alarm."""
         return tuple(dict.fromkeys(name for fault in self.faults for name in fault.conforming))
 
-    def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
+    def jobs(self, done: Iterable[FaultRow | ConformingRow]) -> list[Job]:
         """What is left, longest first: conforming kernels, a suite at a time, survivors under the
         last profile, every fault under smoke.
         """
@@ -61,7 +61,8 @@ class Plan:
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
         first = [Job(fault.id, SMOKE, weaker=True, impl=self.impl) for fault in self.faults]
         known = {
-            (row.id, row.profile, row.suite if isinstance(row, LegalRow) else EVERY) for row in rows
+            (row.id, row.profile, row.suite if isinstance(row, ConformingRow) else EVERY)
+            for row in rows
         }
         return [
             job
@@ -84,8 +85,8 @@ class Plan:
         """The suites of every conforming kernel."""
         return {name: suites_by(name) for name in self.right_kernels}
 
-    def follow(self, row: FaultRow | LegalRow) -> list[Job]:
+    def follow(self, row: FaultRow | ConformingRow) -> list[Job]:
         """What a row makes necessary: a fault that survives smoke runs under the last profile."""
-        if isinstance(row, LegalRow) or row.profile == self.profile or row.killed:
+        if isinstance(row, ConformingRow) or row.profile == self.profile or row.killed:
             return []
         return [Job(row.id, self.profile, impl=self.impl)]

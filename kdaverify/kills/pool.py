@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from kdaverify.kills.ladder import Unfinished, descend, whole
-from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
+from kdaverify.kills.rows import EVERY, ConformingRow, FaultRow
 from kdaverify.parent import follow_parent
 
 PRELOADED = ("torch", "kdaverify.kills.ladder", "kdaverify.cli.run")
@@ -33,7 +33,7 @@ class Job:
     suite: str = EVERY
     impl: str = ""
 
-    def run(self, until: float) -> FaultRow | LegalRow | None:
+    def run(self, until: float) -> FaultRow | ConformingRow | None:
         """None where the time was up."""
         try:
             if self.conforming:
@@ -53,8 +53,11 @@ def processes(workers: int) -> ProcessPoolExecutor:
 
 
 def rows(
-    jobs: list[Job], workers: int, until: float, follow: Callable[[FaultRow | LegalRow], list[Job]]
-) -> Iterator[FaultRow | LegalRow]:
+    jobs: list[Job],
+    workers: int,
+    until: float,
+    follow: Callable[[FaultRow | ConformingRow], list[Job]],
+) -> Iterator[FaultRow | ConformingRow]:
     """The rows as they come.
 
     Args:
@@ -63,7 +66,7 @@ def rows(
         until: by time.time(); nothing is begun later, and what is under way gives up.
         follow: what is to be done once a row is there.
     """
-    waiting, running = list(jobs), set[Future[FaultRow | LegalRow | None]]()
+    waiting, running = list(jobs), set[Future[FaultRow | ConformingRow | None]]()
     with processes(workers) as pool:
         try:
             while running or (waiting and time.time() < until):

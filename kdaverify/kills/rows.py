@@ -80,7 +80,7 @@ class FaultRow(KillMatrixRow):
         return self.attempts[0].kill is not None
 
 
-class LegalRow(KillMatrixRow):
+class ConformingRow(KillMatrixRow):
     """One suite, or all of them, on one conforming kernel.
 
     Args:

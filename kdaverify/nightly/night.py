@@ -45,10 +45,14 @@ class Night:
 
 def fixed_tasks(adapter: Adapter, profile: str, history: History) -> tuple[Fixed, ...]:
     """What every night tests: the fixed tests of the suites, and the regression set."""
-    asks = [ask for question in questions(adapter, profile, drawn=False) for ask in question.asks()]
+    tests = [
+        test
+        for question in questions(adapter, profile, drawn=False)
+        for test in question.property_tests()
+    ]
     return tuple(
-        Fixed(adapter.name, ask)
-        for ask in dict.fromkeys((*asks, *history.regressions(adapter.name)))
+        Fixed(adapter.name, test)
+        for test in dict.fromkeys((*tests, *history.regressions(adapter.name)))
     )
 
 

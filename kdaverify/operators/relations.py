@@ -39,7 +39,7 @@ def relation(
     """A law of outputs.
 
     Args:
-        asked, becomes, section, backward: as of `Law`.
+        untestable, becomes, section, backward: as of `Law`.
         draws: fields of the problems that it is tested on.
     """
     return Law(

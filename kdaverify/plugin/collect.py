@@ -17,7 +17,7 @@ from kdaverify.plugin.evidence_order import in_order_of_evidence
 from kdaverify.plugin.options import Subject, subjects
 from kdaverify.plugin.suite_files import belongs, property_of
 
-# Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
+# Of the problems that a profile draws for a test: laws are many, each tested in every format.
 _LAW = 1 / 3
 
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         subject = subject_of(item)
         if subject is None:
-            (dropped if _asks_nothing(item) else kept).append(item)
+            (dropped if _has_no_case(item) else kept).append(item)
         elif subject.missing is None:
             # Warnings that a kernel raises are its own affair, even where ours are errors.
             item.add_marker(pytest.mark.filterwarnings("default"))
@@ -79,7 +79,7 @@ def subject_of(item: pytest.Item) -> Subject | None:
     return found if isinstance(found, Subject) else None
 
 
-def _asks_nothing(item: pytest.Item) -> bool:
+def _has_no_case(item: pytest.Item) -> bool:
     """Whether an item stands for an empty list of parameters:
     no implementation of the session has a variant.
     """

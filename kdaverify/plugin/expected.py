@@ -46,7 +46,7 @@ def declared(
     """
     operator = adapter.operator
     outputs = () if missing else operator.exposed(adapter, profile)
-    excused = (
+    not_applicable = (
         {} if missing else {**operator.not_applicable(adapter, profile), **_forward_only(verdicts)}
     )
     return Expected(
@@ -55,7 +55,7 @@ def declared(
         dtypes=adapter.dtypes,
         outputs=outputs,
         properties=tuple(sorted(properties)),
-        excused={name: why for name, why in excused.items() if name in properties},
+        not_applicable={name: why for name, why in not_applicable.items() if name in properties},
         outside=() if missing else operator.outside(adapter),
         covered=() if missing else operator.covered(adapter, profile, verdicts),
     )

@@ -28,7 +28,7 @@ _SCALES = (None, None, None, None, None, None, None, 0.5)
 _MAX_SEQUENCES = 6
 _SEED_BYTES = 2
 
-# Sizes assumed for what is not drawn yet, so that long problems keep useful heads and widths.
+# Sizes assumed for what is not chosen yet, so that long problems keep useful heads and widths.
 _TYPICAL = {"HV": 1, "K": 32, "V": 32}
 _NARROW = 16
 

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from kdaverify.checks.grade import MEANING
 from kdaverify.verdicts.decision import Decision
-from kdaverify.verdicts.paired import Paired
 from kdaverify.verdicts.verdict import Verdict
 
 REMARKABLE: Final = "three correct digits fewer (or half of what their operands hold)"
@@ -22,7 +21,7 @@ def evidence(decision: Decision) -> list[Text]:
     """The lines that have something to say."""
     return [
         *_grades(decision.grades),
-        *_run(decision.paired),
+        *_run(decision),
         *_line(
             decision.passed_on_retest,
             "borderline failure",
@@ -47,11 +46,13 @@ def _grades(grades: dict[str, str]) -> list[Text]:
     )
 
 
-def _run(paired: tuple[Paired, ...]) -> list[Text]:
+def _run(decision: Decision) -> list[Text]:
     """The output with the largest rms error relative to the conforming kernels."""
-    if not paired:
+    paired = decision.paired
+    worst = max(paired, key=lambda run: run.limit, default=None)
+    # A median hides the cases that fail: beside failures "1 times" would read as a pass.
+    if worst is None or (decision.failures and not worst.raised):
         return []
-    worst = max(paired, key=lambda run: run.limit)
     return [_reported("over the run", f"worst of {len(paired)} outputs: {worst}")]
 
 
@@ -69,9 +70,10 @@ def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
         f"{name} ({times})"
         for name, times in sorted(Counter(f"{v.output} in {v.dtype}" for v in found).items())
     )
-    telling = operator_of(problems[0]).telling
+    accuracy_fields = operator_of(problems[0]).accuracy_fields
     inputs = "; ".join(
-        f"{name} {_most([str(getattr(problem, name)) for problem in problems])}" for name in telling
+        f"{name} {_most([str(getattr(problem, name)) for problem in problems])}"
+        for name in accuracy_fields
     )
     said = (
         f"{len(found)} passing outputs have {REMARKABLE} than a token recurrence, as the contract"

@@ -51,7 +51,7 @@ class ProgressBar:
             self._failed.add(report.nodeid)
         if report.when == "teardown":
             self._done += 1
-            self._tell()
+            self._print()
 
     def pytest_sessionfinish(self) -> None:
         self._bar.stop()
@@ -62,7 +62,7 @@ class ProgressBar:
             self._total = total
             self._bar.start()
 
-    def _tell(self) -> None:
+    def _print(self) -> None:
         self._bar.update(
             self._task, total=self._total, completed=self._done, failing=len(self._failed)
         )

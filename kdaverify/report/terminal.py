@@ -125,7 +125,7 @@ def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
     for said in filter(None, (*same(failures), left_open(failures))):
         console.print(reported(f"{said}\n", "bold"))
     _list_kinds(console, found[MOST_FAILURES:])
-    # A race fails in whatever was run: of twenty kinds of failure twelve told nothing else.
+    # A race fails in whatever was run: of twenty kinds of failure twelve showed nothing else.
     raced = [group for group in kinds if group.perhaps_a_race]
     _list_kinds(console, raced, why=", perhaps of the same race")
 

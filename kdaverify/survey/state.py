@@ -254,7 +254,7 @@ def _formats(own: pl.DataFrame) -> tuple[FormatState, ...]:
     )
     finite = pl.when(pl.col("ratio").is_finite()).then(pl.col("ratio"))
     grouped = text.group_by("dtype").agg(
-        pl.col("asked").n_unique().alias("cases"),
+        pl.col("case_key").n_unique().alias("cases"),
         pl.col("rejects").sum().alias("failing"),
         finite.max().alias("worst"),
         pl.col("regime")

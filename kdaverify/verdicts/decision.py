@@ -30,7 +30,7 @@ class Ruling(StrEnum):
         return {Ruling.ACCEPT: 0, Ruling.REJECT: 1, Ruling.ERROR: 2, Ruling.INSUFFICIENT: 3}[self]
 
 
-# Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left
+# Heaviest first: a harness that broke is no evidence, a wrong kernel outweighs what was left
 # unasked.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 
@@ -214,13 +214,15 @@ def conclude(
     }
     weighed = {kind: (*beside.get(kind, ()), *own.get(kind, ())) for kind in WEIGHT}
     ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)
-    excused = (f"{NOT_TESTED}{name} ({why})" for name, why in expected.excused.items())
+    not_applicable = (
+        f"{NOT_TESTED}{name} ({why})" for name, why in expected.not_applicable.items()
+    )
     outside = (f"{NOT_TESTED}{what}" for what in expected.outside)
     refused = (f"{NOT_TESTED}{why}" for why in counted.skipped if why.startswith(REFUSED))
     covered = (f"{COVERAGE}{one}" for one in expected.covered)
     reasons = (
         *(reason for kind in WEIGHT for reason in weighed[kind]),
-        *excused,
+        *not_applicable,
         *outside,
         *refused,
         *covered,
@@ -268,7 +270,7 @@ def _gaps(counted: VerdictCounts, expected: Expected) -> tuple[str, ...]:
     untested = [
         name
         for name in expected.properties
-        if name not in properties and name not in expected.excused
+        if name not in properties and name not in expected.not_applicable
     ]
     gaps += (
         [f"no pass for {plural('suite', len(untested))} {', '.join(untested)}"] if untested else []

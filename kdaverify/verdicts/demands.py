@@ -61,7 +61,7 @@ def _too_few(
             if (
                 found < wanted
                 and (found or name not in declared)
-                and not (axis == "property" and name in expected.excused)
+                and not (axis == "property" and name in expected.not_applicable)
             ):
                 yield f"{_passes(found)} for {axis} {name}, wanted {wanted}"
     for output, dtype in product(

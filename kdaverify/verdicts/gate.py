@@ -203,7 +203,7 @@ def _one(
     found = conclude(counted, expected, beside)
     reported = (
         *waived.reported,
-        *(several if rules.mixed_versions == "tell" else ()),
+        *(several if rules.mixed_versions == "report" else ()),
         *(held.reported if held else ()),
     )
     reasons, limits = (*found.reasons, *reported), (*found.limits, *reported)
@@ -240,14 +240,14 @@ def _rules_of(accounts: Sequence[Account]) -> str:
 def _expected(name: str, accounts: Sequence[Account]) -> Expected:
     """What all sessions together want shown; of what does not apply, what all of them leave out."""
     tested = [one for account in accounts for one in account.expected if one.implementation == name]
-    excused = [{*one.excused} for one in tested]
-    common = set[str].intersection(*excused) if excused else set[str]()
+    not_applicable = [{*one.not_applicable} for one in tested]
+    common = set[str].intersection(*not_applicable) if not_applicable else set[str]()
     return Expected(
         name,
         tuple(dict.fromkeys(dtype for one in tested for dtype in one.dtypes)),
         tuple(dict.fromkeys(output for one in tested for output in one.outputs)),
         tuple(dict.fromkeys(prop for one in tested for prop in one.properties)),
-        {prop: why for one in tested for prop, why in one.excused.items() if prop in common},
+        {prop: why for one in tested for prop, why in one.not_applicable.items() if prop in common},
         tuple(dict.fromkeys(what for one in tested for what in one.outside)),
         _covered([covered for one in tested for covered in one.covered]),
         next((one.op for one in tested), DEFAULT),

@@ -76,7 +76,7 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
     if not adapter.open_ended:
         return {name: undecided(FILED) for name in outputs}
 
-    def ask(problem: Any) -> list[Outcome]:
+    def judge(problem: Any) -> list[Outcome]:
         return check(first.property, adapter, problem, first.detail)
 
     back = any(name in operator_named(first.op).signature.gradients for name in outputs)
@@ -85,7 +85,7 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
         * (INTERPRETED if first.mode == "interpreted" else 1)
         * (THERE_AND_BACK if back else 1)
     )
-    return recheck(ask, problem_from_json(first.problem), outputs, largest=largest)
+    return recheck(judge, problem_from_json(first.problem), outputs, largest=largest)
 
 
 def _is_near(verdict: Verdict) -> bool:

@@ -7,10 +7,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from kdaverify.operator import DEFAULT
@@ -59,7 +58,8 @@ class Expected:
         implementation: its name.
         dtypes, outputs: every pair of them needs a pass.
         properties: each of them needs a pass.
-        excused: properties that the implementation declares it does not have, and in which words.
+        not_applicable: properties that the implementation declares it does not have, and in which
+            words; `excused` in records of version 0.2 and before.
         outside: problems that it declares it does not take, one phrase each.
         covered: how many combinations of properties were judged.
         op: the operator that it implements.
@@ -69,7 +69,10 @@ class Expected:
     dtypes: tuple[str, ...]
     outputs: tuple[str, ...]
     properties: tuple[str, ...]
-    excused: Mapping[str, str] = field(default_factory=dict[str, str])
+    not_applicable: Mapping[str, str] = Field(
+        default_factory=dict[str, str],
+        validation_alias=AliasChoices("not_applicable", "excused"),
+    )
     outside: tuple[str, ...] = ()
     covered: tuple[Covered, ...] = ()
     op: str = DEFAULT

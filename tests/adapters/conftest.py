@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kdaverify.problems import Problem
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def ask() -> Ask:
+def make_problem() -> MakeProblem:
     """A benign problem of unequal sizes, with the fields given changed."""
 
     def build(**changes: Any) -> Problem:

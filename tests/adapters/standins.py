@@ -17,7 +17,7 @@ from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 
-Ask = Callable[..., Problem]
+MakeProblem = Callable[..., Problem]
 PACK = (0, 5, 9, 0, 4)
 
 

@@ -77,7 +77,7 @@ def test_a_merge_is_within_tolerance_where_no_part_is_empty(name: str) -> None:
     assert [one.message for one in outcomes if one.status.rejects] == []
 
 
-def test_flash_mla_is_asked_the_one_shape_that_it_is_compiled_for() -> None:
+def test_flash_mla_is_tested_on_the_one_shape_that_it_is_compiled_for() -> None:
     flash_mla: Any = find("flash_mla")
     fitted = flash_mla.operator.within(flash_mla, MlaDecodeProblem(k_lengths=(70, 0), h_kv=2))
     assert (fitted.d_k, fitted.d_v, fitted.page, fitted.h_kv) == (576, 512, 64, 1)

@@ -20,7 +20,7 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import cotangents
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
-from tests.adapters.standins import Ask, distance
+from tests.adapters.standins import MakeProblem, distance
 
 SIZES = {"B": 1, "H": 2, "HV": 2, "K": 128, "V": 128, "T": 40, "dtype": "bf16"}
 Library = Callable[..., Adapter]
@@ -79,20 +79,22 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     return install
 
 
-def test_the_declared_conventions_give_the_right_answer(library: Library, ask: Ask) -> None:
+def test_the_declared_conventions_give_the_right_answer(
+    library: Library, make_problem: MakeProblem
+) -> None:
     adapter = library()
     for changes in ({}, {"state": "absent"}, {"lengths": (3, 0, 30), "T": 40}):
-        assert max(distance(adapter, ask(**SIZES | changes)).values()) < 4e-3
+        assert max(distance(adapter, make_problem(**SIZES | changes)).values()) < 4e-3
     assert adapter.proof().startswith(f"plan {PLAN}, ")
 
 
-def test_another_plan_is_the_wrong_kernel(library: Library, ask: Ask) -> None:
+def test_another_plan_is_the_wrong_kernel(library: Library, make_problem: MakeProblem) -> None:
     with pytest.raises(WrongKernelError, match=f"wanted the plan {PLAN}"):
-        library(runs_its_plan=False).forward(ask(**SIZES).inputs())
+        library(runs_its_plan=False).forward(make_problem(**SIZES).inputs())
 
 
 def test_an_answer_in_anothers_state_order_is_seen(
-    library: Library, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    library: Library, make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = Plan.execute
 
@@ -101,33 +103,39 @@ def test_an_answer_in_anothers_state_order_is_seen(
         return o, final.mT
 
     monkeypatch.setattr(Plan, "execute", transposed)
-    assert distance(library(), ask(**SIZES))["final_state"] > 0.1
+    assert distance(library(), make_problem(**SIZES))["final_state"] > 0.1
 
 
-def test_its_backward_is_judged_under_a_contract_of_its_own(library: Library, ask: Ask) -> None:
+def test_its_backward_is_judged_under_a_contract_of_its_own(
+    library: Library, make_problem: MakeProblem
+) -> None:
     adapter = library()
-    problem = ask(**SIZES)
+    problem = make_problem(**SIZES)
     found = gradients(adapter, problem, of="both")
     assert [outcome.status for outcome in found] == [Status.PASS] * 6
     assert adapter.backward_contract("bf16").chunk_size == 64 != adapter.contract("bf16").chunk_size
 
 
-def test_another_backward_is_the_wrong_kernel(library: Library, ask: Ask) -> None:
-    problem = ask(**SIZES)
+def test_another_backward_is_the_wrong_kernel(library: Library, make_problem: MakeProblem) -> None:
+    problem = make_problem(**SIZES)
     with pytest.raises(WrongKernelError, match=f"wanted {BACKWARD}"):
         library(runs_its_backward=False).gradients(problem.inputs(), cotangents(problem, "both"))
 
 
-def test_what_its_backward_does_not_take_is_a_reason(library: Library, ask: Ask) -> None:
-    grouped = gradients(library(), ask(**SIZES | {"HV": 4}), of="both")
+def test_what_its_backward_does_not_take_is_a_reason(
+    library: Library, make_problem: MakeProblem
+) -> None:
+    grouped = gradients(library(), make_problem(**SIZES | {"HV": 4}), of="both")
     assert [outcome.status for outcome in grouped] == [Status.SKIP]
     assert "as many value heads as key heads" in grouped[0].message
 
 
-def test_limits_are_reasons(ask: Ask) -> None:
+def test_limits_are_reasons(make_problem: MakeProblem) -> None:
     adapter = find("cudnn")
-    assert "no K = 64: it takes widths of 128 alone" in str(adapter.supports(ask(K=64, V=128)))
-    assert "beta in [0, 1] alone" in str(adapter.supports(ask(**SIZES, beta="two")))
-    assert adapter.supports(ask(**SIZES)) is None
+    assert "no K = 64: it takes widths of 128 alone" in str(
+        adapter.supports(make_problem(K=64, V=128))
+    )
+    assert "beta in [0, 1] alone" in str(adapter.supports(make_problem(**SIZES, beta="two")))
+    assert adapter.supports(make_problem(**SIZES)) is None
     if not torch.cuda.is_available():
         assert adapter.missing() is not None

@@ -1,5 +1,5 @@
-"""FlashMLA over lists of slots: what its library is given, here by a stand-in that asks for what
-the library asks for, and answers with other code.
+"""FlashMLA over lists of slots: what its library is given, here by a stand-in that takes what
+the library takes, and computes with other code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _fitted(name: str) -> tuple[Any, SparseProblem]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_asked_the_one_shape_that_it_is_compiled_for(name: str) -> None:
+def test_it_is_tested_on_the_one_shape_that_it_is_compiled_for(name: str) -> None:
     adapter, fitted = _fitted(name)
     assert (fitted.d_k, fitted.d_v, fitted.h_kv) == (576, 512, 1)
     assert adapter.supports(fitted) is None

@@ -1,4 +1,4 @@
-"""The decorator: what is declared is used, what is not takes the strictest reading,
+"""The decorator: what is declared is used, what is not has the strictest default,
 and what is wrong is said.
 """
 
@@ -19,7 +19,7 @@ from kdaverify.checks.options import options
 from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 
 def plain(
@@ -33,8 +33,8 @@ def five(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
     return plain(q, k, v, g, beta, scale=None, initial_state=None, cu_seqlens=None)
 
 
-def test_the_adapter_is_still_the_function(ask: Ask) -> None:
-    x = ask().inputs()
+def test_the_adapter_is_still_the_function(make_problem: MakeProblem) -> None:
+    x = make_problem().inputs()
     adapter = kernel(name="port", packing="cu_seqlens")(plain)
     direct = adapter(x.q, x.k, x.v, x.g, x.beta, scale=0.5, initial_state=None, cu_seqlens=None)
     assert torch.equal(
@@ -65,7 +65,7 @@ def test_contracts_are_one_for_all_or_one_each() -> None:
     assert [each.contract(d).name for d in each.dtypes] == ["chunk32-bf16", "chunk64-fp32"]
 
 
-def test_arguments_go_by_name_whatever_their_order(ask: Ask) -> None:
+def test_arguments_go_by_name_whatever_their_order(make_problem: MakeProblem) -> None:
     def shuffled(*, beta: Any, g: Any, v: Any, k: Any, q: Any, scale: float) -> Any:
         return plain(q, k, v, g, beta, scale=scale, initial_state=None, cu_seqlens=None)
 
@@ -74,13 +74,13 @@ def test_arguments_go_by_name_whatever_their_order(ask: Ask) -> None:
             query, key, value, gate, strength, scale=scale, initial_state=None, cu_seqlens=None
         )
 
-    problem = ask(state="absent", scale=0.3)
+    problem = make_problem(state="absent", scale=0.3)
     wanted = kernel()(plain).forward(problem.inputs()).o
     for function in (shuffled, foreign):
         assert torch.equal(kernel()(function).forward(problem.inputs()).o, wanted)
 
 
-def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> None:
+def test_what_the_signature_does_not_name_is_a_reason_not_a_call(make_problem: MakeProblem) -> None:
     def swallowing(q: Any, k: Any, v: Any, g: Any, beta: Any, **rest: Any) -> Any:
         raise AssertionError(rest)
 
@@ -90,24 +90,29 @@ def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> No
     ):
         kernel(packing="cu_seqlens")(swallowing)
     adapter = kernel()(swallowing)
-    assert "no initial state" in str(adapter.supports(ask()))
-    assert "no packed sequences" in str(adapter.supports(ask(B=1, lengths=(21,), state="absent")))
+    assert "no initial state" in str(adapter.supports(make_problem()))
+    assert "no packed sequences" in str(
+        adapter.supports(make_problem(B=1, lengths=(21,), state="absent"))
+    )
     assert "no scale but K^-1/2, wanted 0.5" in str(
-        adapter.supports(ask(state="absent", scale=0.5))
+        adapter.supports(make_problem(state="absent", scale=0.5))
     )
-    assert adapter.supports(ask(state="absent")) is None
-    assert adapter.supports(ask(state="absent", scale=8**-0.5)) is None
+    assert adapter.supports(make_problem(state="absent")) is None
+    assert adapter.supports(make_problem(state="absent", scale=8**-0.5)) is None
 
 
-def test_every_declared_limit_is_a_reason(ask: Ask) -> None:
-    packed = ask(B=1, lengths=(21,))
+def test_every_declared_limit_is_a_reason(make_problem: MakeProblem) -> None:
+    packed = make_problem(B=1, lengths=(21,))
     assert "no packed sequences" in str(kernel(packing="none")(plain).supports(packed))
-    assert "activation stage" in str(kernel(gate="raw")(plain).supports(ask()))
+    assert "activation stage" in str(kernel(gate="raw")(plain).supports(make_problem()))
     assert "beta in [0, 1] alone, wanted [2, 2]" in str(
-        kernel(beta="logit")(plain).supports(ask(beta="two"))
+        kernel(beta="logit")(plain).supports(make_problem(beta="two"))
     )
-    assert kernel(beta="logit")(plain).supports(ask()) is None
-    assert kernel(supports=lambda problem: f"T = {problem.T}")(plain).supports(ask()) == "T = 21"
+    assert kernel(beta="logit")(plain).supports(make_problem()) is None
+    assert (
+        kernel(supports=lambda problem: f"T = {problem.T}")(plain).supports(make_problem())
+        == "T = 21"
+    )
 
 
 def test_packing_is_read_off_the_signature_and_promises_nothing_of_padding() -> None:
@@ -124,23 +129,25 @@ def test_packing_is_read_off_the_signature_and_promises_nothing_of_padding() -> 
     assert kernel(packing="none")(plain).conventions.packing == "none"
 
 
-def test_a_folded_scale_comes_in_q_and_the_oracle_sees_its_rounding(ask: Ask) -> None:
+def test_a_folded_scale_comes_in_q_and_the_oracle_sees_its_rounding(
+    make_problem: MakeProblem,
+) -> None:
     def unscaled(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
         return plain(q, k, v, g, beta, scale=1.0, initial_state=None, cu_seqlens=None)
 
     adapter = kernel(scale="folded", dtypes=("bf16",))(unscaled)
-    x = ask(dtype="bf16", state="absent", scale=0.3).inputs()
+    x = make_problem(dtype="bf16", state="absent", scale=0.3).inputs()
     received = adapter.received(x)
     assert received.factor == 1.0
     assert torch.equal(received.q, (x.q.float() * 0.3).bfloat16())
     assert torch.equal(adapter.forward(x).o, recurrence(received)[0].bfloat16())
 
 
-def test_a_bare_output_exposes_o_alone(ask: Ask) -> None:
+def test_a_bare_output_exposes_o_alone(make_problem: MakeProblem) -> None:
     def alone(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
         return five(q, k, v, g, beta)[0]
 
-    problem = ask(state="absent")
+    problem = make_problem(state="absent")
     bare = kernel(final_state=False)(alone)
     assert bare.exposes(problem) == ("o",)
     assert bare.forward(problem.inputs()).final_state is None
@@ -149,24 +156,28 @@ def test_a_bare_output_exposes_o_alone(ask: Ask) -> None:
     assert undeclared.forward(problem.inputs()).final_state is None
 
 
-def test_rows_past_the_last_offset_are_judged_unless_declared_undefined(ask: Ask) -> None:
+def test_rows_past_the_last_offset_are_judged_unless_declared_undefined(
+    make_problem: MakeProblem,
+) -> None:
     def dirty(q: Any, k: Any, v: Any, g: Any, beta: Any, *, cu_seqlens: Any) -> Any:
         o, final = plain(q, k, v, g, beta, scale=None, initial_state=None, cu_seqlens=cu_seqlens)
         return o.index_fill(1, torch.arange(int(cu_seqlens[-1]), o.shape[1]), torch.nan), final
 
-    x = ask(B=1, lengths=(5, 9), T=21, state="absent").inputs()
+    x = make_problem(B=1, lengths=(5, 9), T=21, state="absent").inputs()
     assert kernel(packing="cu_seqlens")(dirty).forward(x).o[:, 14:].isnan().all()
     cleared = kernel(packing="cu_seqlens", padding="undefined")(dirty).forward(x).o
     assert (cleared[:, 14:] == 0).all() and cleared[:, :14].isfinite().all()
 
 
-def test_the_step_is_its_own_entry_point_and_the_proof_names_the_last_call(ask: Ask) -> None:
+def test_the_step_is_its_own_entry_point_and_the_proof_names_the_last_call(
+    make_problem: MakeProblem,
+) -> None:
     def decode(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
         return plain(q, k, v, g, beta, scale=None, initial_state=initial_state, cu_seqlens=None)
 
     adapter = kernel(step=decode)(plain)
     assert adapter.proof() == NOTHING_YET
-    x = ask(T=1).inputs()
+    x = make_problem(T=1).inputs()
     stepped = adapter.step(x).o
     assert "decode (test_kernel.py" in adapter.proof()
     assert torch.equal(stepped, adapter.forward(x).o)
@@ -178,7 +189,7 @@ def test_the_step_is_its_own_entry_point_and_the_proof_names_the_last_call(ask: 
     )
 
 
-def test_a_scale_left_out_is_tested_as_a_variant(ask: Ask) -> None:
+def test_a_scale_left_out_is_tested_as_a_variant(make_problem: MakeProblem) -> None:
     def by_values(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float | None = None) -> Any:
         wrong = v.shape[-1] ** -0.5 if scale is None else scale
         return plain(q, k, v, g, beta, scale=wrong, initial_state=None, cu_seqlens=None)
@@ -189,7 +200,7 @@ def test_a_scale_left_out_is_tested_as_a_variant(ask: Ask) -> None:
     def required(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float | None = None) -> Any:
         return right(q * scale, k, v, g, beta, scale=1.0)  # type: ignore[operator]
 
-    problem = ask(state="absent", K=16, V=4)
+    problem = make_problem(state="absent", K=16, V=4)
     for function, status in (
         (by_values, Status.FAIL),
         (right, Status.PASS),
@@ -206,9 +217,9 @@ def test_a_scale_left_out_is_tested_as_a_variant(ask: Ask) -> None:
     assert not kernel()(plain).variants(), "a scale that must be passed cannot be left out"
 
 
-def test_gradients_flow_through_the_conversions(ask: Ask) -> None:
+def test_gradients_flow_through_the_conversions(make_problem: MakeProblem) -> None:
     adapter = kernel(layout="bhtd", state="vk", gate="log2", beta="logit", dtypes=("fp64",))(_bhtd)
-    x = ask(dtype="fp64").inputs()
+    x = make_problem(dtype="fp64").inputs()
     leaves = [
         tensor.requires_grad_()
         for tensor in (x.q, x.g, x.beta, x.initial_state)

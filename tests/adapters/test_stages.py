@@ -12,7 +12,7 @@ from kdaverify.adapters.stages import StageArguments, StageCall, StageError, cha
 from kdaverify.budgets.formats import FORMATS
 from oracles.backward_stages import BACKWARD_SIGNATURES
 from oracles.stages import SIGNATURES
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 
 def nothing(x: StageArguments) -> Mapping[str, Tensor]:
@@ -20,8 +20,8 @@ def nothing(x: StageArguments) -> Mapping[str, Tensor]:
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
-def test_the_stages_of_eager_chained_are_its_forward(ask: Ask, dtype: str) -> None:
-    adapter, inputs = find("eager"), ask(T=70, dtype=dtype).inputs()
+def test_the_stages_of_eager_chained_are_its_forward(make_problem: MakeProblem, dtype: str) -> None:
+    adapter, inputs = find("eager"), make_problem(T=70, dtype=dtype).inputs()
     contract = adapter.contract(dtype)
     formats = formats_of(contract, FORMATS[dtype])
     written = chain(adapter.stages(dtype), StageArguments(inputs, {}, contract.chunk_size, formats))
@@ -59,10 +59,13 @@ def test_a_stage_declared_wrongly_is_refused(
         StageCall(covers, takes, gives, nothing)
 
 
-def test_a_chain_that_lacks_a_tensor_says_which(ask: Ask) -> None:
+def test_a_chain_that_lacks_a_tensor_says_which(make_problem: MakeProblem) -> None:
     solve = {"solve": StageCall(("solve",), ("Akk",), ("R",), nothing)}
     contract = find("eager").contract("fp32")
     with pytest.raises(StageError, match="stage solve: takes Akk, which no stage before it gives"):
         chain(
-            solve, StageArguments(ask(T=3).inputs(), {}, 64, formats_of(contract, FORMATS["fp32"]))
+            solve,
+            StageArguments(
+                make_problem(T=3).inputs(), {}, 64, formats_of(contract, FORMATS["fp32"])
+            ),
         )

@@ -17,7 +17,7 @@ from kdaverify.operator import DEFAULT
 from kdaverify.problems import cotangents
 from oracles.adjoint import adjoint
 from oracles.tensors import FLOATING
-from tests.adapters.standins import Ask, distance
+from tests.adapters.standins import MakeProblem, distance
 
 PRECISION = {"fp64": 1e-13, "fp32": 3e-6, "bf16": 6e-3, "fp16": 7e-4}
 KERNELS = {
@@ -49,9 +49,11 @@ def installed(name: str) -> Adapter:
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_a_benign_problem_is_right_to_its_precision(ask: Ask, name: str, dtype: str) -> None:
+def test_a_benign_problem_is_right_to_its_precision(
+    make_problem: MakeProblem, name: str, dtype: str
+) -> None:
     adapter = installed(name)
-    problem = ask(dtype=dtype, T=70)
+    problem = make_problem(dtype=dtype, T=70)
     assert adapter.supports(problem) is None
     found = distance(adapter, problem)
     assert set(found) == {"o", "final_state"}
@@ -60,28 +62,30 @@ def test_a_benign_problem_is_right_to_its_precision(ask: Ask, name: str, dtype: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_come_in_the_dtypes_of_the_contract(ask: Ask, name: str) -> None:
+def test_outputs_come_in_the_dtypes_of_the_contract(make_problem: MakeProblem, name: str) -> None:
     adapter = installed(name)
     dtype = adapter.dtypes[-1]
     for state in ("absent", "random"):
-        x = ask(dtype=dtype, T=70, state=state).inputs()
+        x = make_problem(dtype=dtype, T=70, state=state).inputs()
         output = adapter.forward(x)
         assert output.o.dtype == x.q.dtype
         assert output.final_state.dtype == adapter.contract(dtype).carry.dtype
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_step_is_the_forward_of_one_token(ask: Ask, name: str) -> None:
+def test_the_step_is_the_forward_of_one_token(make_problem: MakeProblem, name: str) -> None:
     adapter = installed(name)
-    x = ask(T=1).inputs()
+    x = make_problem(T=1).inputs()
     forward, step = adapter.forward(x), adapter.step(x)
     torch.testing.assert_close(step.o, forward.o, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(step.final_state, forward.final_state, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_callers_tensors_are_neither_edited_nor_returned(ask: Ask, name: str) -> None:
-    adapter, x, before = installed(name), ask(T=70).inputs(), ask(T=70).inputs()
+def test_the_callers_tensors_are_neither_edited_nor_returned(
+    make_problem: MakeProblem, name: str
+) -> None:
+    adapter, x, before = installed(name), make_problem(T=70).inputs(), make_problem(T=70).inputs()
     output = adapter.forward(x)
     for tensor in FLOATING:
         given = getattr(x, tensor)
@@ -100,45 +104,51 @@ def test_the_callers_tensors_are_neither_edited_nor_returned(ask: Ask, name: str
         {"B": 1, "lengths": (0, 0), "T": 0},
     ],
 )
-def test_eager_takes_everything(ask: Ask, name: str, changes: dict[str, Any]) -> None:
-    problem = ask(**{"T": 80, **changes})
+def test_eager_takes_everything(
+    make_problem: MakeProblem, name: str, changes: dict[str, Any]
+) -> None:
+    problem = make_problem(**{"T": 80, **changes})
     assert find(name).supports(problem) is None
     assert max(distance(find(name), problem).values()) < PRECISION["fp32"]
 
 
-def test_eager_returns_a_copy_of_the_state_of_an_empty_pack(ask: Ask) -> None:
-    x = ask(B=1, lengths=(0, 0), T=0).inputs()
+def test_eager_returns_a_copy_of_the_state_of_an_empty_pack(make_problem: MakeProblem) -> None:
+    x = make_problem(B=1, lengths=(0, 0), T=0).inputs()
     assert x.initial_state is not None
     output = find("eager").forward(x)
     assert torch.equal(output.final_state, x.initial_state)
     assert output.final_state.data_ptr() != x.initial_state.data_ptr()
 
 
-def test_eager_has_gradients(ask: Ask) -> None:
-    x = ask(dtype="bf16").inputs()
+def test_eager_has_gradients(make_problem: MakeProblem) -> None:
+    x = make_problem(dtype="bf16").inputs()
     x.q.requires_grad_()
     (found,) = torch.autograd.grad(find("eager").forward(x).o.float().sum(), x.q)
     assert found.abs().sum() > 0
 
 
-def test_onnxruntime_gates_are_those_of_its_dtype(ask: Ask) -> None:
+def test_onnxruntime_gates_are_those_of_its_dtype(make_problem: MakeProblem) -> None:
     adapter = installed("onnxruntime")
-    x = ask(dtype="fp16").inputs()
+    x = make_problem(dtype="fp16").inputs()
     assert torch.equal(adapter.received(x).g, x.g.half().float())
-    assert torch.equal(adapter.received(ask().inputs()).g, ask().inputs().g)
+    assert torch.equal(adapter.received(make_problem().inputs()).g, make_problem().inputs().g)
     assert "casts" in _proof_after(adapter, lambda: adapter.forward(x))
 
 
-def test_pallas_packs_expose_o_alone_and_ignore_what_padding_tokens_hold(ask: Ask) -> None:
+def test_pallas_packs_expose_o_alone_and_ignore_what_padding_tokens_hold(
+    make_problem: MakeProblem,
+) -> None:
     adapter = installed("pallas")
-    problem = ask(B=1, lengths=(0, 5, 33, 0, 20), T=70, HV=6, state="absent")
+    problem = make_problem(B=1, lengths=(0, 5, 33, 0, 20), T=70, HV=6, state="absent")
     assert adapter.exposes(problem) == ("o",)
     assert distance(adapter, problem)["o"] < PRECISION["fp32"]
     assert "initial states" in str(adapter.supports(problem.replace(state="random")))
 
 
-def test_pallas_is_differentiated_through_the_package_s_own_backward(ask: Ask) -> None:
-    adapter, problem = installed("pallas"), ask(T=70)
+def test_pallas_is_differentiated_through_the_package_s_own_backward(
+    make_problem: MakeProblem,
+) -> None:
+    adapter, problem = installed("pallas"), make_problem(T=70)
     x, given = problem.inputs(), cotangents(problem, "both")
     found, exact = adapter.gradients(x, given).named(), adjoint(x, given).named()
     assert "pallas_prepass_bwd" in adapter.proof()
@@ -146,16 +156,24 @@ def test_pallas_is_differentiated_through_the_package_s_own_backward(ask: Ask) -
         assert (found[name] - gradient).norm() < 1e-5 * gradient.norm(), name
 
 
-def test_limits_of_the_interfaces_are_reasons(ask: Ask) -> None:
+def test_limits_of_the_interfaces_are_reasons(make_problem: MakeProblem) -> None:
     assert "no packed sequences" in str(
-        find("transformers-chunk").supports(ask(B=1, lengths=(21,)))
+        find("transformers-chunk").supports(make_problem(B=1, lengths=(21,)))
     )
-    assert "it takes 1 alone" in str(find("transformers-chunk").supports(ask(HV=6)))
-    assert "no scale but K^-1/2" in str(find("transformers-recurrent").supports(ask(scale=0.5)))
-    assert "no packed sequences" in str(find("onnxruntime").supports(ask(B=1, lengths=(21,))))
-    assert "scale 0" in str(find("onnxruntime").supports(ask(scale=0.0)))
-    assert "no V = 160: it takes widths up to 128" in str(find("pallas").supports(ask(V=160)))
-    assert "at least one token" in str(find("pallas").supports(ask(B=1, lengths=(0,), T=0)))
+    assert "it takes 1 alone" in str(find("transformers-chunk").supports(make_problem(HV=6)))
+    assert "no scale but K^-1/2" in str(
+        find("transformers-recurrent").supports(make_problem(scale=0.5))
+    )
+    assert "no packed sequences" in str(
+        find("onnxruntime").supports(make_problem(B=1, lengths=(21,)))
+    )
+    assert "scale 0" in str(find("onnxruntime").supports(make_problem(scale=0.0)))
+    assert "no V = 160: it takes widths up to 128" in str(
+        find("pallas").supports(make_problem(V=160))
+    )
+    assert "at least one token" in str(
+        find("pallas").supports(make_problem(B=1, lengths=(0,), T=0))
+    )
 
 
 def test_transformers_never_runs_a_kernel_of_another_package(
@@ -177,12 +195,12 @@ def test_transformers_never_runs_a_kernel_of_another_package(
     def foreign(*args: Any, **keywords: Any) -> None:
         raise AssertionError("another package was asked")
 
-    ask_again: Callable[[str, str], Any] = transformers_kda.torch_function.__wrapped__
+    find_again: Callable[[str, str], Any] = transformers_kda.torch_function.__wrapped__
     monkeypatch.setattr(modeling_kimi_linear, "chunk_kimi_delta_attention", dispatching)
-    assert ask_again(transformers_kda.KIMI.module, "chunk_kimi_delta_attention") is original
+    assert find_again(transformers_kda.KIMI.module, "chunk_kimi_delta_attention") is original
     monkeypatch.setattr(modeling_kimi_linear, "chunk_kimi_delta_attention", foreign)
     with pytest.raises(WrongKernelError, match="wanted the torch function"):
-        ask_again(transformers_kda.KIMI.module, "chunk_kimi_delta_attention")
+        find_again(transformers_kda.KIMI.module, "chunk_kimi_delta_attention")
 
 
 def test_onnxruntime_without_its_kernel_is_the_wrong_kernel() -> None:
@@ -200,7 +218,7 @@ def test_onnxruntime_without_its_kernel_is_the_wrong_kernel() -> None:
 
 
 def test_pallas_falling_back_to_plain_jax_is_the_wrong_kernel(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
+    make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = installed("pallas")
     import deltanet_tpu
@@ -209,7 +227,7 @@ def test_pallas_falling_back_to_plain_jax_is_the_wrong_kernel(
         deltanet_tpu, "chunk_kda", functools.partial(deltanet_tpu.chunk_kda, fallback_scan=True)
     )
     with pytest.raises(WrongKernelError, match="fell back to plain JAX"):
-        adapter.forward(ask(H=8, HV=8).inputs())  # a shape not compiled before
+        adapter.forward(make_problem(H=8, HV=8).inputs())  # a shape not compiled before
 
 
 def _proof_after(adapter: Adapter, call: Callable[[], object]) -> str:

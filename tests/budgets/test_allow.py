@@ -1,4 +1,4 @@
-"""What `allow` makes of a family's errors, on figures worked out by hand."""
+"""What `allow` makes of an ensemble's errors, on figures worked out by hand."""
 
 from __future__ import annotations
 

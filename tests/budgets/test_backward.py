@@ -1,4 +1,4 @@
-"""The family's backward: each member agrees with the definition,
+"""The ensemble's backward: each member agrees with the definition,
 and errs as the contract lets it.
 """
 

@@ -1,5 +1,5 @@
-"""The budget admits every legal kernel, also those it was not computed from, and notices a tenth
-more error than they make.
+"""The tolerance admits every conforming kernel, also those it was not computed from, and notices a
+tenth more error than they make.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_a_state_carried_in_16_bits_is_over_the_budget_of_an_fp32_carry(carry: s
 
 
 def test_the_budget_is_tight() -> None:
-    """Twice the error of the worst legal kernel is over budget by the rms alone."""
+    """Twice the error of the worst conforming kernel is over tolerance by the rms alone."""
     inputs = PROBLEM.inputs()
     held = standard(inputs, CONTRACT, BF16)
     truth = held.exact("o")
@@ -162,7 +162,7 @@ def test_the_margin_is_wide_for_a_single_rounding_and_narrow_for_many() -> None:
 
 
 def rows_over_budget(conforming: int) -> int:
-    """How many of so many legal runs have a row over budget,
+    """How many of so many conforming runs have a row over tolerance,
     where every row hangs on a single rounding.
     """
     rng = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The ceiling holds for every legal kernel, whatever its roundings do, and for no wrong one."""
+"""The proven bound holds for every conforming kernel, however it rounds, and for no wrong one."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def plain() -> tuple[Inputs, Reference, torch.Tensor]:
 def test_an_element_above_it_fails_though_every_statistic_passes(
     plain: tuple[Inputs, Reference, torch.Tensor],
 ) -> None:
-    """The ceiling knows nothing of the family:
-    it holds where a family errs a thousand times too much.
+    """The bound does not depend on the ensemble:
+    it holds where an ensemble errs a thousand times too much.
     """
     inputs, held, o = plain
     own, exact = held.budgets["o"], held.exact("o").high
@@ -237,7 +237,7 @@ TINY_WRITES = Problem(
 
 
 def flushed_writes(c: Chunk) -> None:
-    """What is decayed on its way into the state loses its subnormal numbers of fp16."""
+    """What is decayed on its way into the state has its subnormal numbers of fp16 flushed."""
     smallest, store = FORMATS["fp16"].min_normal, c.arithmetic.store
 
     def flushing(name: str, tensor: torch.Tensor) -> torch.Tensor:

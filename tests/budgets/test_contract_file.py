@@ -1,5 +1,5 @@
 """A contract file says what a Contract does: it reads back equal, and what is wrong with one is
-told so that it can be mended.
+reported so that it can be mended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_a_contract_reads_back_equal_from_its_name_and_from_its_toml(name: str) 
     assert hash(contract_from_name(spelled(contract))) == hash(contract)
 
 
-def test_names_tell_contracts_apart() -> None:
+def test_names_distinguish_contracts() -> None:
     plain = contract_from_name("chunk64-bf16")
     others = [
         replace(plain, **{key: value})

@@ -1,4 +1,4 @@
-"""Every field of a contract moves or narrows its family:
+"""Every field of a contract moves or narrows its ensemble:
 what is declared is what the emulated kernels do.
 """
 
@@ -75,7 +75,7 @@ def held(name: str) -> Reference:
 
 
 def worst_ratio(name: str, output: tuple[Tensor, Tensor]) -> float:
-    """By how much the outputs of a kernel fill the budget of a contract; above 1 is over."""
+    """By how much the outputs of a kernel fill the tolerance of a contract; above 1 is over."""
     found = zip(("o", "final_state"), output, strict=True)
     return max(max(_ratios(held(name), which, tensor).values()) for which, tensor in found)
 

@@ -1,5 +1,5 @@
 """Designs between two kinds of cores: their algebra is the definition's,
-their mailboxes are what the designs say.
+their intermediate buffers are those of the designs.
 """
 
 from __future__ import annotations

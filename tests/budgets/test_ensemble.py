@@ -1,4 +1,4 @@
-"""The family knows the kernels a contract allows:
+"""The ensemble has the kernels that a contract admits:
 each agrees with the definition, and errs as the contract lets it.
 """
 

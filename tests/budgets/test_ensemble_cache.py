@@ -1,5 +1,5 @@
-"""Errors of a family are found again for the same question only,
-and give the same budget in every bit.
+"""Errors of an ensemble are found again for the same question only,
+and give the same tolerance in every bit.
 """
 
 from __future__ import annotations

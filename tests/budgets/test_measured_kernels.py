@@ -1,4 +1,4 @@
-"""Elements that real kernels returned on an NVIDIA H200, to the bit: what the family emulates is
+"""Elements that real kernels returned on an NVIDIA H200, to the bit: what the ensemble emulates is
 what hardware does.
 
 Each is the worst element of a problem of the suites, taken from the kernel's verdict: cuDNN's plan
@@ -139,7 +139,7 @@ def _no_order_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def emulated(measured: Measured, member: str) -> float:
-    """The measured element as a member of the family makes it."""
+    """The measured element as a reference kernel makes it."""
     problem = measured.problem
     (found,) = (
         kernel

@@ -1,4 +1,4 @@
-"""What the draws stand for: legal kernels whose roundings a problem
+"""What the samples stand for: conforming kernels whose roundings a problem
 of special numbers hides from the emulated ones.
 """
 
@@ -162,8 +162,8 @@ def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
 
 @pytest.mark.parametrize("seed", [1496, 902, 906, 907, 910])
 def test_equal_sums_of_gates_are_rounded_equally(seed: int) -> None:
-    """Padding repeats a chunk's last sum, here -1.1e6, stored for a base-2 unit: drawn apart, its
-    decay was not 1, by 249 of budget.
+    """Padding repeats a chunk's last sum, here -1.1e6, stored for a base-2 unit: sampled apart, its
+    decay was not 1, by 249x tolerance.
     """
     problem = WHOLE.replace(
         dtype="fp16",
@@ -196,8 +196,8 @@ def assert_within_budget_when_drawn(problem: Problem, preset: str, seed: int) ->
 
 @pytest.mark.parametrize("number", [0, 7, 8])
 def test_a_solve_rounds_as_libraries_solve(number: int) -> None:
-    """Coherent keys, each token written twice over: with R drawn as one rounding, rows of legal
-    kernels were at 1.6 to 1.9 of budget.
+    """Coherent keys, each token written twice over: with R sampled as one rounding, rows of
+    conforming kernels were at 1.6 to 1.9x tolerance.
     """
     problem = WHOLE.replace(
         dtype="fp64",

@@ -1,5 +1,5 @@
-"""Where many roundings average, 30 % more rms than a legal kernel's is over budget; where luck
-rules, it is not.
+"""Where many roundings average, 30 % more rms than a conforming kernel's is over tolerance; where
+few roundings decide, it is not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kernel that stores q with the scale in it is legal
+"""A kernel that stores q with the scale in it conforms
 where its contract says so, there and back.
 """
 

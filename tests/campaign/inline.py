@@ -12,7 +12,7 @@ from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 from kdaverify.verdicts.record import read
 
-# Right, cheap, and fatal to the worker that judges it first, if a file says so.
+# Right, inexpensive, and fatal to the worker that judges it first, if a file says so.
 FATAL = """
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ class InlineEngine(Engine):
     """One worker, here.
 
     Args:
-        losses: of these tasks, by their place in the order of asking, the worker is lost.
+        losses: of these tasks, by their place in the order of tests, the worker dies.
     """
 
     places = 1

@@ -22,25 +22,25 @@ def drawn() -> tuple[SuiteTest, ...]:
 
 def test_every_suite_is_tested_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
     fixed = questions(find("eager"), "smoke", drawn=False)
-    # eager has no variants: the suite of options asks nothing of it.
+    # eager has no variants: the suite of options has no case for it.
     suites = shipped() - {"options"}
     assert {question.property for question in (*drawn, *fixed)} == suites
-    assert all(question.asks() for question in fixed)
+    assert all(question.property_tests() for question in fixed)
 
 
 def test_a_case_depends_on_its_number_alone(drawn: tuple[SuiteTest, ...]) -> None:
-    forwards = [case(drawn, SEED, number).asks for number in range(20)]
-    backwards = [case(drawn, SEED, number).asks for number in reversed(range(20))]
+    forwards = [case(drawn, SEED, number).tests for number in range(20)]
+    backwards = [case(drawn, SEED, number).tests for number in reversed(range(20))]
     assert forwards == backwards[::-1]
-    assert forwards != [case(drawn, SEED + 1, number).asks for number in range(20)]
+    assert forwards != [case(drawn, SEED + 1, number).tests for number in range(20)]
 
 
 def test_cases_are_varied_and_not_the_simplest_ones(drawn: tuple[SuiteTest, ...]) -> None:
     cases = [case(drawn, SEED, number) for number in range(120)]
-    asks = [ask for found in cases for ask in found.asks]
-    problems = [problem_from_json(ask.problem) for ask in asks]
+    tests = [test for found in cases for test in found.tests]
+    problems = [problem_from_json(test.problem) for test in tests]
     kda = [problem for problem in problems if problem.op == "kda"]
-    assert len({ask.problem for ask in asks}) > 0.95 * len(asks)
+    assert len({test.problem for test in tests}) > 0.95 * len(tests)
     assert (
         len({problem.gate for problem in kda}) > 10 and len({problem.dtype for problem in kda}) == 4
     )

@@ -36,10 +36,10 @@ def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
         with InlineEngine(orders) as engine:
-            here.ask(engine, lambda _: None)
+            here.run(engine, lambda _: None)
     (tmp_path / "fatal").touch()
     with RayEngine(orders, places=1) as engine:
-        there.ask(engine, lambda _: None)
+        there.run(engine, lambda _: None)
     assert not there.tally.trouble
     assert not (tmp_path / "fatal").exists() and not ray.is_initialized()
     assert reported(tmp_path / "there.jsonl") == reported(tmp_path / "here.jsonl")

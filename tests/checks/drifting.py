@@ -44,7 +44,7 @@ right = staged("right_at_length", "bf16")
 
 
 class Member(Adapter):
-    """An emulated legal kernel as an implementation.
+    """An emulated conforming kernel as an implementation.
 
     Args:
         gate: factor of the gates of single steps; 1 is right.

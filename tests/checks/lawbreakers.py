@@ -1,5 +1,5 @@
-"""Kernels that break one law each, and the problems they are asked; most are right wherever that
-law does not look.
+"""Kernels that break one law each, and the problems they are tested on; most are right wherever
+that law does not look.
 """
 
 from __future__ import annotations

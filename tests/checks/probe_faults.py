@@ -53,7 +53,7 @@ def conforming(
     also: Callable[[str, Tensor], Tensor] = keep,
     **changed: Any,
 ) -> Outputs:
-    """The plain kernel of a contract; `also` rounds what it stored once more,
+    """The baseline reference kernel of a contract; `also` rounds what it stored once more,
     `changed` are fields of an Emulator.
     """
     emulator = Emulator("planted", contract, io, **changed)
@@ -244,8 +244,8 @@ class Fault:
 
 
 _CHUNK: Final = ("chunk",)
-# Without chunks, exponentials that lean by half a bit a token are legal, and as much as a short
-# gate of 1e-4 loses: pure-decay tells that.
+# Without chunks, exponentials that are biased by half a bit a token conform, which is as much as
+# the error of a short gate of 1e-4: the probe pure-decay finds that.
 _GATE_SUMS: Final = Fault(rounded_gate_sums, _CHUNK)
 _MEMORY: Final = (Fault(rounded_decay), Fault(checkpoint_in_bf16), Fault(carried_in_fewer_bits))
 _INVERSE: Final = (Fault(doubling, _CHUNK),)

@@ -144,7 +144,7 @@ def unscaled(x: StageArguments, written: dict[str, Tensor]) -> Named:
 
 
 def upper_left_undefined(x: StageArguments, written: dict[str, Tensor]) -> Named:
-    """Legal: what nobody may read holds NaN."""
+    """Conforming: what no kernel may read holds NaN."""
     return {
         name: tensor.masked_fill(~region(name, x.inputs, x.chunk_size), torch.nan)
         for name, tensor in written.items()

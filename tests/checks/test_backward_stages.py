@@ -1,5 +1,5 @@
-"""Stages of the backward are judged one by one: legal ones pass over many problems, and a planted
-fault is named by its stage.
+"""Stages of the backward are judged one by one: conforming ones pass over many problems, and a
+planted fault is named by its stage.
 """
 
 from __future__ import annotations

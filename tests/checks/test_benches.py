@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def starved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Two benches, the first of which has no memory; the list tells what was tried."""
+    """Two benches, the first of which has no memory; the list names what was tried."""
     tried: list[str] = []
     emulate = operator.emulate
 

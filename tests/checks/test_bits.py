@@ -76,7 +76,7 @@ def test_a_factor_is_part_of_what_is_wanted() -> None:
     assert wrong.output == "o" and f"got 7, wanted {float(first) / 2:.9g}" in wrong.message
 
 
-def test_the_first_relation_that_is_broken_ends_the_asking() -> None:
+def test_the_first_relation_that_is_broken_ends_the_test() -> None:
     tested: list[str] = []
 
     def one(name: str, status: Status) -> list[Outcome]:

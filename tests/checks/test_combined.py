@@ -27,18 +27,27 @@ NOT_THESE: Final = ("combined", "calls", "drift")
 
 @cache
 def _others(profile: str) -> frozenset[Shape]:
-    """What the other suites ask: the fixed cases, and drawn ones of three seeds."""
-    fixed = [ask for question in questions(RIGHT, profile, drawn=False) for ask in question.asks()]
+    """Shapes of the other suites: of the fixed cases, and of random ones of three seeds."""
+    fixed = [
+        test
+        for question in questions(RIGHT, profile, drawn=False)
+        for test in question.property_tests()
+    ]
     drawn = questions(RIGHT, profile, drawn=True)
     numbers = range(settings_for(profile).max_examples * len(drawn))
     tested = [
         *fixed,
-        *(ask for seed in range(3) for number in numbers for ask in case(drawn, seed, number).asks),
+        *(
+            test
+            for seed in range(3)
+            for number in numbers
+            for test in case(drawn, seed, number).tests
+        ),
     ]
     found = [
-        (problem_from_json(ask.problem), PROPERTIES[ask.property].of_gradients)
-        for ask in tested
-        if ask.problem and ask.property not in NOT_THESE
+        (problem_from_json(test.problem), PROPERTIES[test.property].of_gradients)
+        for test in tested
+        if test.problem and test.property not in NOT_THESE
     ]
     return frozenset(
         Shape.of_problem(problem, backward=back)

@@ -110,7 +110,7 @@ def test_the_state_of_an_empty_sequence_must_be_the_initial_one(
     comparison = compare("final_state", final, held, inputs)
     assert comparison.status is Status.FAIL
     assert comparison.worst is not None
-    assert comparison.worst.where.startswith("sequence 1 of 0 tokens")
+    assert comparison.worst.where.startswith("sequence 1 (0 tokens)")
 
 
 def test_the_negated_and_the_shuffled_output_fail(
@@ -141,7 +141,7 @@ def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(
     assert compare("o", exact + error * (1.05 / used), held, inputs).ratios["rms"] > 1
 
 
-def test_peers_are_how_much_more_a_kernel_errs_than_each_conforming_one(
+def test_rms_ratios_are_kept_to_each_conforming_kernel(
     pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
 ) -> None:
     inputs, held, o, _ = pack
@@ -171,7 +171,7 @@ def test_the_ceiling_is_named_where_it_alone_is_broken(
     inputs, held, o, _ = pack
     allowed = held.budgets["o"]
     assert allowed.ceiling is not None
-    # A budget so wide that nothing else can break, as after a family that errs everywhere.
+    # A tolerance so wide that nothing else can break, as after an ensemble that errs everywhere.
     wide = replace(
         allowed,
         allowed=replace(

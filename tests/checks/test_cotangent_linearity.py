@@ -1,5 +1,5 @@
-"""A backward that is not linear in the cotangents is rejected by one law or another; legal ones
-pass all of them.
+"""A backward that is not linear in the cotangents is rejected by one law or another; conforming
+ones pass all of them.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def test_gradients_that_one_of_two_calls_stores_as_subnormals_are_not_compared(
     form: str, problem: Problem, exponent: int
 ) -> None:
     """Of fp16, which keeps 2^-24 there: 1 of 480 elements of dv differed, and no rounding member of
-    the family lost it.
+    it underflowed in the ensemble.
     """
     adapter = conforming(form, dtype="fp16", scale="folded" if form == "token" else "argument")
     for seed in (34350, 65484, *range(20)):

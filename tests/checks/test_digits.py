@@ -33,7 +33,7 @@ PLAIN = Problem(
 )
 COHERENT = PLAIN.replace(key="identical", beta="two")
 INVERSE_IN_BF16 = Eager("inverse-in-bf16", {"fp32": "chunk64-fp32[R:bf16]"})
-"""Its contract says so: what it loses is declared, and far from what fp32 can do."""
+"""Its contract declares the error, which is far from what fp32 can do."""
 KEYS_IN_BF16 = Eager("keys-in-bf16", {"fp32": "chunk64-fp32[kb:bf16]"})
 CORRECTIONS_IN_FP16 = Eager("corrections-in-fp16", {"fp32": "chunk64-fp32[u:fp16]"})
 OUTPUTS_OF_STATE_IN_BF16 = Eager("values-in-bf16", {"fp32": "chunk64-fp32[v_new:bf16]"})

@@ -1,5 +1,5 @@
-"""Drift tells what is lost at every token, chunk,
-resume or step from what a legal kernel loses once.
+"""Drift distinguishes an error at every token, chunk, resume or step from one that a conforming
+kernel makes once.
 """
 
 from __future__ import annotations

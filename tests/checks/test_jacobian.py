@@ -1,4 +1,4 @@
-"""A wrong row of the Jacobian is rejected and named; legal kernels have right ones."""
+"""A wrong row of the Jacobian is rejected and named; conforming kernels have right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every law passes legal kernels of either form and rejects a kernel that breaks it."""
+"""Every law passes conforming kernels of either form and rejects a kernel that breaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mailbox study: what is too narrow is found, what is combined is measured,
+"""The study of intermediate buffers: what is too narrow is found, what is combined is measured,
 what is known survives an interruption.
 """
 

@@ -1,5 +1,5 @@
-"""Every probe tells its faults from a right kernel by ten times,
-and lets every legal kernel of every contract pass.
+"""Every probe separates its faults from a right kernel by ten times,
+and lets every conforming kernel of every contract pass.
 """
 
 from __future__ import annotations

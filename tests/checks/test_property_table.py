@@ -17,7 +17,7 @@ from kdaverify.plugin.collect import property_of
 
 PACKAGE = Path(kdaverify.__file__).parent
 KEYED = {"checks/property_table.py", "diagnosis/call.py", "operators/kda/not_applicable.py"}
-"""Beside the table: how a property is asked by the diagnosis, and why an implementation lacks one,
+"""Beside the table: how the diagnosis tests a property, and why an implementation lacks one,
 each a function by name."""
 
 ELSEWHERE = {"forward", "gradients", "packing", "resume", "state"}

@@ -1,5 +1,5 @@
-"""A near miss at one unlucky seed goes; an error that stays a tenth over its budget stays; what is
-worse than near is not run again.
+"""A borderline failure at one unfavourable seed passes on re-test; an error that stays a tenth
+over tolerance fails again; what is worse than near is not run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROBLEM = Problem(
     value="normal",
     seed=3,
 )
-Ask = Callable[[Problem], list[Outcome]]
+Judge = Callable[[Problem], list[Outcome]]
 
 
 def judged(ratio: float, output: str = "o") -> Outcome:
@@ -50,17 +50,17 @@ def judged(ratio: float, output: str = "o") -> Outcome:
     )
 
 
-def at_ratio(median: float, spread: float = 0.02) -> Ask:
+def at_ratio(median: float, spread: float = 0.02) -> Judge:
     """Ratios spread around a median, by the seed of the problem."""
 
-    def ask(problem: Problem) -> list[Outcome]:
+    def judge(problem: Problem) -> list[Outcome]:
         draw = torch.randn((), generator=torch.Generator().manual_seed(problem.seed))
         return [judged(median * math.exp(spread * float(draw)))]
 
-    return ask
+    return judge
 
 
-def test_an_unlucky_seed_is_passed_on_retest_and_graded_by_the_medians() -> None:
+def test_an_unfavourable_seed_is_passed_on_retest_and_graded_by_the_medians() -> None:
     found = recheck(at_ratio(0.8, spread=0.15), PROBLEM, ["o"])["o"]
     assert (found.finding, found.seeds, found.grade) == (RetestFinding.PASSED_ON_RETEST, SEEDS, "A")
     assert 0 < found.over < SEEDS / 5
@@ -87,10 +87,10 @@ def test_the_chance_of_an_error_is_shared_among_the_looks() -> None:
 
 
 def test_every_output_is_decided_by_itself() -> None:
-    def ask(problem: Problem) -> list[Outcome]:
+    def judge(problem: Problem) -> list[Outcome]:
         return [*at_ratio(1.2)(problem), judged(0.9, "final_state")]
 
-    found = recheck(ask, PROBLEM, ["o", "final_state"])
+    found = recheck(judge, PROBLEM, ["o", "final_state"])
     assert [found[name].finding for name in ("o", "final_state")] == [
         RetestFinding.CONFIRMED,
         RetestFinding.PASSED_ON_RETEST,

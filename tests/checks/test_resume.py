@@ -1,4 +1,4 @@
-"""A run that cannot be resumed is the kernel's fault, told as such;
+"""A run that cannot be resumed is the kernel's fault, and is reported as such;
 a right one resumes at every kind of cut.
 """
 

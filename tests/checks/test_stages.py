@@ -1,4 +1,4 @@
-"""Stages are judged one by one: legal ones pass over many problems,
+"""Stages are judged one by one: conforming ones pass over many problems,
 and a planted fault is named by its stage.
 """
 

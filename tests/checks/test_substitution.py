@@ -1,4 +1,4 @@
-"""Substitution of any kind is legal in its format on the hardest keys;
+"""Substitution of any kind conforms in its format on the hardest keys;
 ways through powers of A are not.
 """
 
@@ -26,7 +26,7 @@ from kdaverify.problems.axes import Dtype
 from oracles.stages import run_stages
 
 # What is declared, and the format of the products; measured by benchmarks.forward_substitution:
-# every substitution uses at most 0.8 of its budget, Neumann series of 16-bit products on coherent
+# every substitution uses at most 0.8x tolerance, Neumann series of 16-bit products on coherent
 # keys 1e5 and more of it, of fp32 products 3e4 and more.
 DECLARED: list[tuple[str, str, Dtype]] = [
     ("chunk64-fp32", "fp32", "fp32"),

@@ -1,4 +1,4 @@
-"""`kdaverify campaign` and `kdaverify nightly`: what they ask,
+"""`kdaverify campaign` and `kdaverify nightly`: what they test,
 keep and say, with workers in this process.
 """
 
@@ -59,7 +59,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_campaign_ends_in_a_decision_and_goes_on_with_its_record(
     cli: Cli, tmp_path: Path
 ) -> None:
-    ask = (
+    command = (
         "campaign",
         "--impl",
         "port.py",
@@ -71,18 +71,18 @@ def test_a_campaign_ends_in_a_decision_and_goes_on_with_its_record(
         "--json",
         "out/d.json",
     )
-    code, out, _ = cli(*ask, "--cases", 4)
+    code, out, _ = cli(*command, "--cases", 4)
     assert code == 0 and "decision: ACCEPT" in out
     assert json.loads((tmp_path / "out/d.json").read_text())["cases"] == 5
     assert {verdict.number for verdict in read(tmp_path / "r.jsonl").verdicts} == {None, 0, 1, 2, 3}
-    assert cli(*ask, "--cases", 6)[0] == 0
+    assert cli(*command, "--cases", 6)[0] == 0
     assert {verdict.number for verdict in read(tmp_path / "r.jsonl").verdicts} == {None, *range(6)}
 
 
 def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(
     cli: Cli, tmp_path: Path
 ) -> None:
-    ask = (
+    command = (
         "campaign",
         "--impl",
         "port.py",
@@ -94,13 +94,13 @@ def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(
         "--cases",
     )
     record = tmp_path / "r.jsonl"
-    assert cli(*ask, 4)[0] == 0
+    assert cli(*command, 4)[0] == 0
     code, out, _ = cli("gate", "r.jsonl")
     assert code == 0 and "rules: campaign" in out
     code, out, _ = cli("gate", "r.jsonl", "--rules", "acceptance")
     assert code == 3 and "ran profile campaign, wanted acceptance or nightly" in out
     sealed = record.read_bytes()
-    assert cli(*ask, 4)[0] == 0
+    assert cli(*command, 4)[0] == 0
     assert len(record.read_bytes().splitlines()) == len(sealed.splitlines())
     # What an interrupted campaign leaves.
     record.write_bytes(b"".join(sealed.splitlines(keepends=True)[:-2]))
@@ -110,7 +110,7 @@ def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(
     assert cli("gate", "r.jsonl")[0] == 2
     (tmp_path / "port.py").write_text(BF16.replace("o.to(q.dtype)", "2 * o.to(q.dtype)"))
     record.unlink()
-    assert cli(*ask, 4, "--diagnosis", 0)[0] == 1
+    assert cli(*command, 4, "--diagnosis", 0)[0] == 1
     code, out, _ = cli("gate", "r.jsonl")
     assert code == 1 and "- forward bf16 FAIL" in out.splitlines()[1]
 
@@ -158,7 +158,7 @@ def test_nights_compare_promote_and_reject_what_got_worse(cli: Cli, tmp_path: Pa
     pl = pytest.importorskip("polars")
 
     def night(date: str, *words: object) -> tuple[int, str]:
-        ask = (
+        command = (
             "nightly",
             "--impl",
             "port.py",
@@ -170,13 +170,13 @@ def test_nights_compare_promote_and_reject_what_got_worse(cli: Cli, tmp_path: Pa
             "--cases",
             3,
         )
-        return cli(*ask, "--date", date, "--json", "n.json", *words)[:2]
+        return cli(*command, "--date", date, "--json", "n.json", *words)[:2]
 
     code, out = night("2026-01-01")
     assert code == 0 and "the first night of this history" in out
     code, out = night("2026-01-02")
     assert code == 0 and "beside 1 earlier nights" in out
-    # The cases that the first night promoted are asked again.
+    # The cases that the first night promoted are tested again.
     first, second = (
         read(tmp_path / f"records/nightly-2026-01-0{day}-port.jsonl").verdicts for day in (1, 2)
     )
@@ -197,7 +197,7 @@ def test_nights_compare_promote_and_reject_what_got_worse(cli: Cli, tmp_path: Pa
 
 def test_a_night_without_time_is_not_enough_and_goes_on(cli: Cli) -> None:
     pytest.importorskip("polars")
-    ask = (
+    command = (
         "nightly",
         "--impl",
         "port.py",
@@ -211,9 +211,9 @@ def test_a_night_without_time_is_not_enough_and_goes_on(cli: Cli) -> None:
         "--date",
         "2026-01-01",
     )
-    code, out, _ = cli(*ask, "--minutes", 0)
+    code, out, _ = cli(*command, "--minutes", 0)
     assert code == 3 and "fixed cases were not tested" in out
-    assert cli(*ask)[0] == 0
+    assert cli(*command)[0] == 0
 
 
 def test_a_wrong_date_says_what_is_wanted(cli: Cli) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.whole_run
 Cli = Callable[..., tuple[int, str, str]]
 Done = subprocess.CompletedProcess[str]
 
-# Those that ask in every way: one call, resumed calls, packs; the others ask more of the same.
+# Those that call in every way: once, resumed, packed; the others test more of the same.
 SHIPPED = ("conventions", "packing", "resume", "state")
 DECLARED = (
     "--name",

@@ -172,7 +172,7 @@ def test_a_problem_needs_to_be_reported_which_of_the_two(cli: Cli) -> None:
     ("spec", "said"),
     [("elsewhere", "python="), ("offline", "kdaverify export DIR"), ("fla_port", "module=MODULE")],
 )
-def test_an_implementation_that_needs_options_asks_for_them(spec: str, said: str) -> None:
+def test_an_implementation_that_needs_options_lists_them(spec: str, said: str) -> None:
     found = _misuse(
         Request(
             impls=(spec,),

@@ -1,4 +1,4 @@
-"""`kdaverify oracle` writes the exact answer of a problem, proven to the digits asked for."""
+"""`kdaverify oracle` writes the exact answer of a problem, proven to the requested digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kdaverify replay` repeats a case from a line, a file or a record, and tells it in full."""
+"""`kdaverify replay` repeats a case from a line, a file or a record, and prints it in full."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def cases() -> list[Problem]:
         test
         for suite in questions(EAGER, "smoke", drawn=False)
         if suite.property in ("panel", "combined")
-        for test in suite.asks()
+        for test in suite.property_tests()
     ]
     problems = [problem_from_json(test.problem) for test in tested]
     return [problem for problem in problems if problem.dtype in DTYPES]

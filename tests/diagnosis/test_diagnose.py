@@ -1,5 +1,5 @@
-"""A wrong kernel gets the name of its fault, a right one none, and what nothing known explains is
-told to be so.
+"""A wrong kernel gets the name of its fault, a right one none, and what no known fault explains is
+reported as such.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def test_a_kernel_that_differs_from_call_to_call_is_reported_to() -> None:
 
 
 class _Unseeded(Faulty):
-    """A race that does not begin anew with every case."""
+    """A race that does not restart with every case."""
 
     def __init__(self, fault: str, *, also: str | None = None) -> None:
         own = FAULTS[fault].patch(Setting(1.0, torch.Generator().manual_seed(0)))
@@ -351,7 +351,7 @@ def test_of_every_property_that_fails_one_case_is_diagnosed() -> None:
     assert all("H1: key decay applied twice" in text for text in reported.values())
 
 
-def test_a_diagnosis_that_breaks_off_loses_nothing() -> None:
+def test_a_diagnosis_that_breaks_off_keeps_what_was_found() -> None:
     rows = list[Verdict]()
     with pytest.raises(Rejected):
         Judge(kernels.key_decay_applied_twice, rows.append, "forward")(SMALL)

@@ -1,5 +1,5 @@
-"""The distance counts what is wrong with the kernel as 1, whatever its size, and tells what legal
-kernels may differ by from more.
+"""The distance counts what is wrong with the kernel as 1, whatever its size, and
+distinguishes what conforming kernels may differ by from more.
 """
 
 from __future__ import annotations

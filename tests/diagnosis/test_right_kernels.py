@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.asking import asks, verdicts
+from benchmarks.suite_runs import property_tests, verdicts
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.status import Status
@@ -53,9 +53,11 @@ def judged(name: str) -> tuple[Adapter, tuple[Verdict, ...]]:
     spec = f"{MODULE}.{name}"
     adapter = find(spec)
     chosen = [
-        ask for ask in asks(adapter, "smoke") if ask.property in ("panel", "combined", "gradients")
+        test
+        for test in property_tests(adapter, "smoke")
+        if test.property in ("panel", "combined", "gradients")
     ][::EVERY]
-    return adapter, tuple(row for ask in chosen for row in verdicts(adapter, ask, spec))
+    return adapter, tuple(row for test in chosen for row in verdicts(adapter, test, spec))
 
 
 def as_if_failed(rows: tuple[Verdict, ...]) -> list[Verdict]:

@@ -189,7 +189,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     ),
     "standards": lambda: _table(
         ("rule", "requires", "source"),
-        ((_code(rule.name), rule.asks, rule.source) for rule in RULES.values()),
+        ((_code(rule.name), rule.criterion, rule.source) for rule in RULES.values()),
     ),
 }
 

@@ -1,9 +1,13 @@
-"""What a person reads: string literals, docstrings, templates and pages, each with its place."""
+"""What a person reads: string literals, docstrings, comments, templates and pages, each with its
+place.
+"""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +44,22 @@ class Passage:
 
 
 def passages() -> Iterator[Passage]:
-    """All of the package, the suites, the oracles and the documentation."""
+    """All of the package, the suites, the oracles and the documentation; of tests and benchmarks
+    docstrings and comments, as their literals hold planted messages.
+    """
     for folder in ("kdaverify", "oracles", "suites"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield from literals(_name(path), path.read_text())
+            yield from comments(_name(path), path.read_text())
         for pattern in _TEMPLATES:
             yield from (
                 page(_name(path), path.read_text())
                 for path in sorted((ROOT / folder).rglob(pattern))
             )
+    for folder in ("tests", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield from docstrings(_name(path), path.read_text())
+            yield from comments(_name(path), path.read_text())
     for pattern in _PAGES:
         yield from (
             page(_name(path), path.read_text())
@@ -66,6 +77,33 @@ def literals(file: str, source: str) -> Iterator[Passage]:
             and not _NAME.fullmatch(node.value.strip())
         ):
             yield Passage(file, node.lineno, _CODE.sub("", node.value))
+
+
+def docstrings(file: str, source: str) -> Iterator[Passage]:
+    """Those of a module, its classes and its functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node, clean=False)
+            if text is not None:
+                yield Passage(file, node.body[0].lineno, _CODE.sub("", text))
+
+
+def comments(file: str, source: str) -> Iterator[Passage]:
+    """Every comment of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield Passage(file, token.start[0], _CODE.sub("", token.string))
+
+
+def names(source: str) -> Iterator[str]:
+    """What a module defines: functions, classes, arguments, and variables that are assigned."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def page(file: str, text: str) -> Passage:

@@ -1,4 +1,4 @@
-"""What the documentation tells people to type exists."""
+"""What the documentation has people type exists."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _write(block: Block, folder: Path) -> None:
 
 
 def _replaced(text: str, begins: str, new: str) -> str:
-    """`text` with the top-level definition that begins so put anew."""
+    """`text` with the top-level definition that begins so replaced."""
     parts = text.split("\n\n\n")
     assert sum(part.startswith(begins) for part in parts) == 1
     return "\n\n\n".join(new.rstrip("\n") if part.startswith(begins) else part for part in parts)

@@ -1,4 +1,4 @@
-"""Words that were replaced stay out of messages, docstrings, templates and pages.
+"""Words that were replaced stay out of messages, docstrings, comments, names, templates and pages.
 
 A file that still has some is in not_yet.txt, which only gets shorter:
 
@@ -16,7 +16,8 @@ from typing import Final
 
 import pytest
 
-from tests.docs.prose import Passage, literals, page, passages
+from tests.docs.blocks import ROOT
+from tests.docs.prose import Passage, comments, docstrings, literals, names, page, passages
 
 OLD: Final = {
     r"(?<![-\w])ask(?:s|ed|ing)?(?![-\w])": "tested, not tested; requested",
@@ -62,6 +63,13 @@ STUDY: Final = (
     "reports/README.md",
     "docs/how_to.md",
 )
+IN_NAMES: Final = re.compile(
+    r"ask(?:s|ed|ing)?|tells?|told|telling|excus(?:ed?|es)|acquit(?:ted|tal)|accused|jury"
+    r"|(?:un)?luck(?:y)?|dear|cheap|impostors?|vacuity|misses|loses|legal"
+)
+"""Words that no function, class, argument or variable has as a part."""
+PUBLIC: Final = frozenset({"legal", "legal_runs", "asked"})
+"""Names of an option, of a column of reports/kill_matrix.json, and of a field of an export."""
 _LIST: Final = Path(__file__).with_name("not_yet.txt")
 NOT_YET: Final = frozenset(_LIST.read_text().split())
 """Files with old words: this list only gets shorter."""
@@ -87,9 +95,25 @@ def left() -> dict[str, list[str]]:
     return {file: words for file, words in files.items() if words}
 
 
+def parts(name: str) -> set[str]:
+    """Words of a name, in lower case."""
+    return set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
+
+
 def test_old_words_stay_out() -> None:
     new = {file: words for file, words in left().items() if file not in NOT_YET}
     assert new == {}, "\n".join(f"{pattern}: write {instead}" for pattern, instead in OLD.items())
+
+
+def test_old_words_stay_out_of_names() -> None:
+    new = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("kdaverify", "oracles", "suites", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in names(path.read_text())
+        if name not in PUBLIC and any(map(IN_NAMES.fullmatch, parts(name)))
+    }
+    assert new == set()
 
 
 def test_files_that_are_mended_leave_the_list() -> None:
@@ -113,6 +137,16 @@ def test_words_of_literals_and_docstrings_are_seen_and_names_are_not(
     assert [
         word for passage in literals("kdaverify/x.py", source) for word in found(passage)
     ] == words
+
+
+def test_words_of_comments_docstrings_and_names_are_seen() -> None:
+    source = 'def f(legalRow):\n    """Asked."""\n    unlucky, x = "told", 1  # a near miss'
+    assert [word for passage in comments("x.py", source) for word in found(passage)] == [
+        "near miss"
+    ]
+    assert [word for passage in docstrings("x.py", source) for word in found(passage)] == ["asked"]
+    assert [*names(source)] == ["f", "legalRow", "unlucky", "x"]
+    assert parts("legalRow") == {"legal", "row"}
 
 
 def test_words_of_pages_are_seen_and_names_are_not() -> None:

@@ -1,4 +1,4 @@
-"""Whether a fault shows: its outputs beside those of kernels that are all legal."""
+"""Whether a fault shows: its outputs beside those of kernels that all conform."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from oracles.tensors import GRADIENTS
 from tests.faults.triggers import Trigger
 
 Tensors = dict[str, Tensor]
-# Further from the right kernel than twice what any legal one is.
+# Further from the right kernel than twice what any conforming one is.
 MARGIN = 2.0
 # Stretches of tokens looked at by themselves: an error that grows is not to hide behind its
 # beginning.
@@ -37,7 +37,7 @@ def rms(x: Tensor) -> float:
 
 
 def conforming(problem: Problem, how: str) -> list[Tensors]:
-    """What legal kernels give, the embedded one first."""
+    """What conforming kernels give, the embedded one first."""
     return _conforming(problem.to_json(), "gradients" in how, "of o" in how)
 
 
@@ -103,22 +103,23 @@ def shows(adapter: Faulty, trigger: Trigger) -> bool:
     if trigger.how == "activation":
         return _activation_differs(adapter, trigger)
     problem = trigger.problem(adapter.dtypes)
-    ask = _asking(adapter, trigger, problem)
+    compute = _computing(adapter, trigger, problem)
     return any(
-        _shows_once(ask, adapter, conforming(problem, trigger.how)) for _ in range(trigger.calls)
+        _shows_once(compute, adapter, conforming(problem, trigger.how))
+        for _ in range(trigger.calls)
     )
 
 
-def _shows_once(ask: Callable[[], Tensors], adapter: Faulty, runs: list[Tensors]) -> bool:
+def _shows_once(compute: Callable[[], Tensors], adapter: Faulty, runs: list[Tensors]) -> bool:
     try:
-        return differs(ask(), runs, adapter.fault.outputs)
+        return differs(compute(), runs, adapter.fault.outputs)
     except (RuntimeError, AttributeError, IndexError):
         if FAILED in adapter.fault.outputs:
             return True
         raise
 
 
-def _asking(adapter: Faulty, trigger: Trigger, problem: Problem) -> Callable[[], Tensors]:
+def _computing(adapter: Faulty, trigger: Trigger, problem: Problem) -> Callable[[], Tensors]:
     x = problem.inputs()
 
     def outputs() -> Tensors:
@@ -144,6 +145,6 @@ def _activation_differs(adapter: Faulty, trigger: Trigger) -> bool:
         found, wanted = wrong.backward(arguments)[result], right.backward(arguments)[result]
     else:
         found, wanted = wrong.forward(arguments), right.forward(arguments)
-    # Legal ways differ in the last bits alone.
+    # Conforming ways differ in the last bits alone.
     off = (found - wanted).abs() > 64 * torch.finfo(wanted.dtype).eps * wanted.abs()
     return bool((off | ~torch.isfinite(found)).any())

@@ -1,5 +1,5 @@
-"""Faults that only a sequence of calls, a view, or a size of its own can show, and one that legal
-kernels are too coarse to show.
+"""Faults that only a sequence of calls, a view, or a size of its own can show, and one that
+conforming kernels are too coarse to show.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ import pytest
 
 import kdaverify
 from kdaverify.adapters import find
-from kdaverify.kills.acquittal import answers
+from kdaverify.kills.controls import retested
 from kdaverify.kills.hunt import hunt
 from kdaverify.kills.ladder import whole
-from kdaverify.kills.rows import LegalRow
+from kdaverify.kills.rows import ConformingRow
 from kdaverify.verdicts.verdict import Verdict
 
 pytestmark = pytest.mark.whole_run
@@ -50,7 +50,7 @@ def apart() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-def judged(name: str) -> LegalRow:
+def judged(name: str) -> ConformingRow:
     return whole(f"{KERNELS}:{name}", "smoke", time.time() + LIMIT)
 
 
@@ -60,7 +60,7 @@ def missed(name: str, suite: str) -> list[str]:
 
     def objection(verdict: Verdict) -> str:
         return "; ".join(
-            reported.headline() for reported in answers(twin, verdict) if reported.status.rejects
+            reported.headline() for reported in retested(twin, verdict) if reported.status.rejects
         )
 
     met = hunt(f"{KERNELS}:{name}", "smoke", objection, time.time() + LIMIT, only=suite)

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.asking import asks
 from benchmarks.question_kinds import row
+from benchmarks.suite_runs import property_tests
 from kdaverify.adapters import find
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
@@ -45,8 +45,8 @@ def test_its_own_questions_reject_it_and_accept_its_twin(name: str) -> None:
     assert found.own and not found.twin
 
 
-def test_a_twin_is_tested_what_a_suite_asks() -> None:
-    assert {ask.property for ask in asks(PLANTED["DEEP1"].right(), "smoke")} > {
+def test_a_twin_is_tested_as_in_a_suite() -> None:
+    assert {test.property for test in property_tests(PLANTED["DEEP1"].right(), "smoke")} > {
         "forward",
         "calls",
         "combined",

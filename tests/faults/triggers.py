@@ -20,7 +20,7 @@ class Trigger:
     """One input.
 
     Args:
-        how: which way it is asked; "own": a test of its own asks.
+        how: which path is tested; "own": by a test of its own.
         fields: of the problem, beside PLAIN; of an ActivationProblem for activations.
         calls: at most so many, one of which must show it.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdaverify.kills.rows import Attempt, FaultRow, Kill, LegalRow
+from kdaverify.kills.rows import Attempt, ConformingRow, FaultRow, Kill
 
 SMOKE, ACCEPTANCE = "smoke", "acceptance"
 
@@ -42,6 +42,6 @@ def fault_row(name: str, *attempts: Attempt, profile: str = SMOKE) -> FaultRow:
     return FaultRow(id=name, profile=profile, attempts=attempts or (attempt(profile=profile),))
 
 
-def conforming_row(name: str = "eager", profile: str = SMOKE, **fields: Any) -> LegalRow:
+def conforming_row(name: str = "eager", profile: str = SMOKE, **fields: Any) -> ConformingRow:
     given: dict[str, Any] = {"id": name, "profile": profile, "runs": 100, "seconds": 9.0, **fields}
-    return LegalRow(**given)
+    return ConformingRow(**given)

@@ -1,4 +1,4 @@
-"""What kills faults does not know them: the suites ask their questions without the catalogue, in
+"""What kills faults does not depend on them: the suites test without the catalogue, in
 source and when they run.
 """
 
@@ -19,7 +19,7 @@ from tests.rows import ROOT
 pytestmark = pytest.mark.whole_run
 
 KNOWN = {*FAULTS, *(gap.id for gap in NOT_RECREATED)}
-# P1 to P7 are also what the proposals of a mailbox study are called, which no suite reads.
+# P1 to P7 are also names in the study of intermediate buffers, which no suite reads.
 OTHERS = {"kdaverify/checks/mailboxes/proposals.py"}
 FOLDERS = (
     "oracles",

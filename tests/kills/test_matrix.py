@@ -13,7 +13,7 @@ from kdaverify.faults.survivors import SURVIVORS
 from kdaverify.kills.matrix import KillMatrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
-from kdaverify.kills.rows import FaultRow, LegalRow
+from kdaverify.kills.rows import ConformingRow, FaultRow
 from kdaverify.plugin.expected import shipped
 from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, conforming_row, fault_row, kill
 
@@ -28,7 +28,7 @@ LATE = (
 )
 
 
-def made(*rows: FaultRow | LegalRow, conforming: bool = False) -> KillMatrix:
+def made(*rows: FaultRow | ConformingRow, conforming: bool = False) -> KillMatrix:
     return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, conforming=conforming), rows)
 
 

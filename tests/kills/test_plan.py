@@ -1,4 +1,4 @@
-"""Which runs of the suites are asked, and which are left after a stop."""
+"""Which runs of the suites are planned, and which are left after a stop."""
 
 from __future__ import annotations
 

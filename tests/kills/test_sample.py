@@ -1,5 +1,5 @@
 """A sample of the kill matrix: of every stage and every class a fault, each killed under smoke
-where legal kernels pass.
+where conforming kernels pass.
 """
 
 from __future__ import annotations

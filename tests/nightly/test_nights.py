@@ -109,7 +109,7 @@ def test_failures_are_promoted_before_what_is_merely_worst() -> None:
 
 
 @pytest.mark.parametrize("address", ["{}", "file://{}"])
-def test_a_history_keeps_nights_and_asks_their_promoted_cases_again(
+def test_a_history_keeps_nights_and_tests_their_promoted_cases_again(
     tmp_path: Path, address: str
 ) -> None:
     history = History(address.format(tmp_path / "nights"))
@@ -122,7 +122,7 @@ def test_a_history_keeps_nights_and_asks_their_promoted_cases_again(
     for _ in range(2):
         history.write(TONIGHT, "port", tonight, promoted(tonight))
     assert history.nights().equals(tonight)
-    assert [(ask.property, ask.problem, ask.detail) for ask in history.regressions("port")] == [
+    assert [(test.property, test.problem, test.detail) for test in history.regressions("port")] == [
         ("forward", '{"n":7}', '{"cut": 2}')
     ]
     assert history.regressions("other") == ()

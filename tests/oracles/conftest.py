@@ -1,4 +1,4 @@
-"""Small inputs for the oracles, drawn without the harness that the oracles judge for."""
+"""Small inputs for the oracles, made without the harness that the oracles judge for."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def build(
     seed: int = 0,
     **given: Any,
 ) -> Inputs:
-    """A call of KDA; tensors passed by name replace the drawn ones."""
+    """A call of KDA; tensors passed by name replace the random ones."""
     draw = Draw(seed)
     N = B if offsets is None else len(offsets) - 1
     start = (

@@ -1,5 +1,5 @@
-"""Every stage of the chunk backward is the derivative of its forward stage, and a wrong one is told
-apart by a wide margin.
+"""Every stage of the chunk backward is the derivative of its forward stage, and a wrong one differs
+by a wide margin.
 """
 
 from __future__ import annotations

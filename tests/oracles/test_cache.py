@@ -120,7 +120,9 @@ def test_a_single_element_that_was_spread_has_a_key(call: Call) -> None:
     )
 
 
-def test_other_source_misses(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_source_is_not_found_in_the_cache(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs = call(T=2)
     before = answer_key(inputs, {})
     monkeypatch.setattr(module, "source_digest", lambda: "other")

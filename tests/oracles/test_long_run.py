@@ -63,7 +63,9 @@ def test_the_truth_lies_within_its_radius_of_the_proven_recurrence(gate: float) 
     assert float(truth.radius.max()) < 1e-12
 
 
-def test_a_run_that_loses_more_than_it_says_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_a_larger_error_than_it_reports_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import oracles.long_run as module
 
     inputs, honest = call(128), long_run(call(128), (64, 128)).radius

@@ -35,7 +35,7 @@ def test_every_tensor_has_the_shape_that_its_axes_say() -> None:
     )
 
 
-def test_roles_tell_states_from_tokens_in_outputs_and_gradients() -> None:
+def test_roles_distinguish_states_from_tokens_in_outputs_and_gradients() -> None:
     states = [
         name for name in (*TENSORS, *OUTPUTS, *GRADIENTS, *COTANGENTS) if SIGNATURE.is_state(name)
     ]

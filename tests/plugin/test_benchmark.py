@@ -28,7 +28,7 @@ def test_forward(judge): judge(Problem.from_json('{SMALL.to_json()}'))
 @pytest.mark.parametrize(
     ("words", "name"), [((), "the baseline reference kernel"), (("--benchmark", "eager"), "eager")]
 )
-def test_the_record_and_the_last_page_tell_what_others_say(
+def test_the_record_and_the_terminal_summary_list_published_rules(
     suite: Suite, rows: Rows, words: tuple[str, ...], name: str
 ) -> None:
     suite(forward=JUDGED)

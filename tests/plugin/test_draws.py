@@ -64,7 +64,7 @@ def test_the_seed_and_nothing_else_moves_the_draws(
         verdict for verdict in alone if verdict.property == "resume"
     ]
     other = rows("--kda-seed=1", name="other.jsonl")
-    # The first of two drawn problems of a test is always the simplest one.
+    # The first of two random problems of a test is always the simplest one.
     assert (
         sum(verdict.case == before.case for verdict, before in zip(other, alone, strict=True))
         <= len(alone) / 2

@@ -27,7 +27,7 @@ Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]
 
-# Judges in earnest, one cheap problem a test.
+# Judges in earnest, one inexpensive problem a test.
 JUDGING: Final = """
 from kdaverify.problems import Problem
 FIELDS = dict(

@@ -1,4 +1,4 @@
-"""From the suite to the record and the last page: a failing case is told of its stage, once
+"""From the suite to the record and the terminal summary: the stage of a failing case, once
 Hypothesis has done with it.
 """
 

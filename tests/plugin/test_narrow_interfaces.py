@@ -1,5 +1,5 @@
-"""Kernels compiled for one width, or for bounded gates, are asked what they can be asked, and what
-they are not asked is said.
+"""Kernels compiled for one width, or for bounded gates, are tested as far as they can be, and what
+is not tested is reported.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Narrow(Eager):
         return "gates of at least -5" if problem.gate in self._refused else None
 
 
-def excused(adapter: Eager) -> dict[str, str]:
-    return dict(expected(Subject("narrow", adapter, None), set(), "smoke").excused)
+def not_applicable(adapter: Eager) -> dict[str, str]:
+    return dict(expected(Subject("narrow", adapter, None), set(), "smoke").not_applicable)
 
 
 @pytest.mark.parametrize("entry", panel("bf16", "smoke"), ids=lambda entry: entry.name)
@@ -58,25 +58,25 @@ def test_widths_that_it_takes_are_left_alone() -> None:
     assert fitted(Narrow(), problem) == problem
 
 
-def test_a_kernel_that_takes_no_extreme_gate_is_excused_from_them_aloud() -> None:
+def test_extreme_gates_are_listed_as_not_applicable_where_a_kernel_takes_none() -> None:
     assert (
-        excused(Narrow(*EXTREME))["extreme_gates"]
+        not_applicable(Narrow(*EXTREME))["extreme_gates"]
         == "it takes no extreme gate (gates of at least -5)"
     )
 
 
 def test_one_that_takes_some_is_not() -> None:
-    assert "extreme_gates" not in excused(Narrow(*EXTREME[1:]))
-    assert "extreme_gates" not in excused(Narrow())
+    assert "extreme_gates" not in not_applicable(Narrow(*EXTREME[1:]))
+    assert "extreme_gates" not in not_applicable(Narrow())
 
 
-def test_one_that_exposes_no_activation_is_excused_from_them_aloud() -> None:
+def test_activations_are_listed_as_not_applicable_where_a_kernel_exposes_none() -> None:
     class Bare(Narrow):
         def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
             return {}
 
-    assert excused(Bare())["activations"] == "it exposes no activation, beta or l2norm"
-    assert "activations" not in excused(Narrow())
+    assert not_applicable(Bare())["activations"] == "it exposes no activation, beta or l2norm"
+    assert "activations" not in not_applicable(Narrow())
 
 
 class NarrowBackward(Eager):

@@ -1,5 +1,5 @@
-"""From the suite to the last page: a near miss never stops a test, and is decided once, when
-Hypothesis has done with it.
+"""From the suite to the terminal summary: a borderline failure never stops a test, and is decided
+once, when Hypothesis has done with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_forward(judge, seed): judge(PROBLEM.replace(seed=seed))
 def plant(
     pytester: pytest.Pytester, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
-    """Has port.py miss its budget by a little."""
+    """Has port.py miss its tolerance by a little."""
 
     def write(ratio: float, only: str, seeds: str) -> None:
         monkeypatch.setattr(fresh_seeds, "SEEDS", 12)

@@ -1,5 +1,5 @@
 """Which tests there are: one for every implementation, format,
-regime and panel problem that a suite asks for.
+regime and panel problem that a suite takes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_misuse_is_refused_before_anything_runs(
     result.stderr.fnmatch_lines([complaint])
 
 
-def test_a_test_that_asks_for_no_kernel_is_left_alone(pytester: pytest.Pytester) -> None:
+def test_a_test_that_takes_no_kernel_is_left_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
     result = pytester.runpytest_inprocess("-p", "kdaverify.plugin")
     result.assert_outcomes(passed=1)

@@ -1,4 +1,6 @@
-"""How a verdict leaves its test: a short failure, a row of the record, a line of the last page."""
+"""How a verdict leaves its test: a short failure, a row of the record, a line of the terminal
+summary.
+"""
 
 from __future__ import annotations
 

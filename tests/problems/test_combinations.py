@@ -38,7 +38,7 @@ SHIPPING = {
         "sequences": "packed",
     },
 }
-"""What drawn problems hardly held."""
+"""What random problems hardly held."""
 
 
 def occurs(wanted: dict[str, str], made: tuple[CombinationRow, ...], strength: int) -> bool:

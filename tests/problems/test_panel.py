@@ -1,4 +1,4 @@
-"""The panel is fixed, named, and asks what the fault catalogue needs."""
+"""The panel is fixed, named, and tests what the fault catalogue needs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_names_are_distinct_and_reasons_name_faults() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_larger_profile_asks_all_that_a_smaller_one_asks(dtype: str) -> None:
+def test_a_larger_profile_tests_all_that_a_smaller_one_tests(dtype: str) -> None:
     tested = [{entry.problem.id for entry in panel(dtype, profile)} for profile in PROFILES]
     assert tested[0] < tested[1] < tested[2]
     assert all(entry.problem.dtype == dtype for entry in panel(dtype, "nightly"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_smoke_panel_is_cheap(dtype: str) -> None:
+def test_the_smoke_panel_is_inexpensive(dtype: str) -> None:
     costs = [cost(entry.problem) for entry in panel(dtype, "smoke")]
     assert max(costs) <= 0.2
     assert sum(costs) <= 1.2
@@ -46,9 +46,9 @@ def _lengths(problem: Problem) -> list[int]:
     return [length for _, _, length in problem.spans]
 
 
-Asks: TypeAlias = Callable[[Problem], bool]
+NeededCases: TypeAlias = Callable[[Problem], bool]
 
-SMOKE_ASKS: dict[str, Asks] = {
+SMOKE_TESTS: dict[str, NeededCases] = {
     "asymmetric-state": lambda p: p.K != p.V and p.state == "asymmetric",
     "one-token": lambda p: p.T == 1,
     "short-tail": lambda p: 0 < p.T % 64 < 16 and p.state != "absent",
@@ -69,7 +69,7 @@ SMOKE_ASKS: dict[str, Asks] = {
     "two-value-tiles": lambda p: p.V == 256 and p.K > 128 and p.packed,
 }
 
-ACCEPTANCE_ASKS: dict[str, Asks] = {
+ACCEPTANCE_TESTS: dict[str, NeededCases] = {
     "16-heads": lambda p: p.H == 16 and p.K == p.V == 128,
     "32-heads": lambda p: p.H == 32 and p.K == p.V == 128,
     "64-heads": lambda p: p.H == 64 and p.K == p.V == 128,
@@ -85,14 +85,14 @@ ACCEPTANCE_ASKS: dict[str, Asks] = {
 }
 
 
-@pytest.mark.parametrize("tested", SMOKE_ASKS)
-def test_smoke_asks_what_cheap_tests_miss(tested: str) -> None:
-    assert any(SMOKE_ASKS[tested](problem) for problem in SMOKE)
+@pytest.mark.parametrize("tested", SMOKE_TESTS)
+def test_smoke_tests_what_inexpensive_tests_leave_out(tested: str) -> None:
+    assert any(SMOKE_TESTS[tested](problem) for problem in SMOKE)
 
 
-@pytest.mark.parametrize("tested", ACCEPTANCE_ASKS)
-def test_acceptance_asks_real_shapes(tested: str) -> None:
-    assert any(ACCEPTANCE_ASKS[tested](problem) for problem in ACCEPTANCE)
+@pytest.mark.parametrize("tested", ACCEPTANCE_TESTS)
+def test_acceptance_tests_real_shapes(tested: str) -> None:
+    assert any(ACCEPTANCE_TESTS[tested](problem) for problem in ACCEPTANCE)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,5 +1,5 @@
 """Probes are named, say what they expose, keep to what formats hold,
-and are asked in every profile.
+and are tested in every profile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_every_probe_says_what_it_is_and_which_faults_of_the_catalogue_it_expose
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
-def test_a_larger_profile_asks_all_that_a_smaller_one_asks(dtype: str) -> None:
+def test_a_larger_profile_tests_all_that_a_smaller_one_tests(dtype: str) -> None:
     tested = [{probe.name for probe in probes(dtype, profile)} for profile in PROFILES]
     assert all(smaller <= larger for smaller, larger in pairwise(tested))
     assert all(probe.problem.dtype == dtype for probe in probes(dtype, "nightly"))

@@ -1,4 +1,4 @@
-"""What is drawn depends on the seed alone, and failures still shrink and replay."""
+"""Random problems depend on the seed alone, and failures still shrink and replay."""
 
 from __future__ import annotations
 

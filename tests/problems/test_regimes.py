@@ -1,4 +1,4 @@
-"""Every regime gives legal tensors in every dtype, and the tensors it promises."""
+"""Every regime gives valid tensors in every dtype, and the tensors it promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart of drift shows the kernel over its band, and in red where it is over budget."""
+"""The chart of drift shows the kernel over its band, and in red where it is over tolerance."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What others' standards would have said is counted beside ours,
-shown on any width, and told in the decision's JSON.
+shown on any width, and listed in the decision's JSON.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_nothing_is_said_of_passes() -> None:
     assert reported_kinds([]) == [] and same([]) == []
 
 
-def test_near_misses_that_were_not_run_again_are_counted_and_not_shown() -> None:
+def test_borderline_failures_that_were_not_run_again_are_counted_and_not_shown() -> None:
     near = wrong(property="laws", case="b", ratio=1.2, recheck=undecided(SETTLED))
     assert [found.rows[0].property for found in reported_kinds([near, wrong(case="a")])] == [
         "forward"

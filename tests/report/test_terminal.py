@@ -1,5 +1,5 @@
-"""The last page says what is wrong, where, how badly and how to see it again, on any width, without
-colour where there is none.
+"""The terminal summary reports what is wrong, where, by how much and how to replay it, at any
+width, without colour where there is none.
 """
 
 from __future__ import annotations

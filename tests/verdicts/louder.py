@@ -1,5 +1,5 @@
 """A kernel whose state is a little too far off, at one seed or at all of them:
-what near misses are tested with.
+what borderline failures are tested with.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Louder(Adapter):
 
 
 def factor_for(ratio: float) -> float:
-    """What enlarges the rms error of S_T on PROBLEM to `ratio` of its budget."""
+    """What enlarges the rms error of S_T on PROBLEM to `ratio` of its tolerance."""
     quiet: list[Verdict] = []
     Judge(Louder(1.0), quiet.append, "forward")(PROBLEM)
     return ratio / next(

@@ -1,4 +1,4 @@
-"""Verdicts of a kernel that computes as one of three legal kernels does, for tests of what is
+"""Verdicts of a kernel that computes as one of three conforming kernels does, for tests of what is
 concluded from a whole run.
 """
 
@@ -21,8 +21,8 @@ def run(
     others: float = 0.3,
     **fields: Any,
 ) -> list[Verdict]:
-    """Verdicts of a kernel that computes as one of three legal kernels does, within `scatter`, with
-    `rise` times its error.
+    """Verdicts of a kernel that computes as one of three conforming kernels does, within `scatter`,
+    with `rise` times its error.
     """
     rng = torch.Generator().manual_seed(1)
     sizes = torch.full((3,), others, dtype=torch.float64)

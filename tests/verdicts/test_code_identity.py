@@ -151,7 +151,8 @@ def gated(*judged: CodeIdentity | None, rules: str) -> Gated:
 
 
 STRICT: Final = 'about = "strict"'
-TELLING: Final = 'about = "telling"\nmixed_versions = "tell"'
+REPORTED: Final = 'about = "reported"\nmixed_versions = "report"'
+OLDER: Final = REPORTED.replace('"report"', '"tell"')
 
 
 def test_a_record_holds_the_identity_and_an_older_one_has_none(port: Path) -> None:
@@ -164,7 +165,8 @@ def test_a_record_holds_the_identity_and_an_older_one_has_none(port: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "ruling"), [(STRICT, Ruling.INSUFFICIENT), (TELLING, Ruling.ACCEPT)]
+    ("text", "ruling"),
+    [(STRICT, Ruling.INSUFFICIENT), (REPORTED, Ruling.ACCEPT), (OLDER, Ruling.ACCEPT)],
 )
 def test_a_gate_says_where_records_are_of_different_code(
     port: Path, text: str, ruling: Ruling

@@ -100,7 +100,7 @@ def test_a_case_without_a_certified_reference_neither_accepts_nor_rejects() -> N
     assert ruled([*FULL, UNCERTIFIED]) == (Ruling.INSUFFICIENT, 3)
 
 
-def test_what_an_implementation_declares_not_to_have_is_excused_and_said() -> None:
+def test_what_an_implementation_declares_not_to_have_is_listed_as_not_applicable() -> None:
     expected = Expected(
         "port",
         EXPECTED.dtypes,

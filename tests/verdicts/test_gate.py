@@ -264,7 +264,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("text", "code", "reason"), RULES, ids=[text for text, _, _ in RULES])
-def test_rules_ask_for_more_than_was_declared(
+def test_rules_require_more_than_was_declared(
     tmp_path: Path, text: str, code: int, reason: str
 ) -> None:
     path = tmp_path / "rules.toml"
@@ -321,7 +321,7 @@ def test_a_rule_wants_a_share_of_all_combinations_judged(
 def test_a_share_of_all_verdicts_is_limited(
     tmp_path: Path, statistic: str, changes: dict[str, Any], most: float, code: int
 ) -> None:
-    """One of 26 verdicts; a failure is vacuous and rechecked as well,
+    """One of 26 verdicts; a failure is inconclusive and re-tested as well,
     but no share of what passed.
     """
     wrong = BROKEN.model_copy(

@@ -1,5 +1,5 @@
 """Verdicts that reject get the first wrong stage, once a case;
-nothing is asked where nothing can be known.
+nothing is run where nothing can be found.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Records of many workers become one: every row once, in one order,
-and what does not fit together is told.
+and what does not fit together is reported.
 """
 
 from __future__ import annotations

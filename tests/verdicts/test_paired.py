@@ -1,5 +1,5 @@
 """Over a run a tenth more error is a rejection, though no case of it is; kernels that compute as a
-legal one does pass.
+conforming one does pass.
 """
 
 from __future__ import annotations

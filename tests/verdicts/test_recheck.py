@@ -1,5 +1,5 @@
-"""Near misses of a session: each case once, the same every time, the first figure kept; whoever
-judges at once gets the end of it.
+"""Borderline failures of a session: each case once, the same every time, the first figure kept;
+whoever judges at once gets the end of it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_the_same_near_miss_comes_to_the_same_end_and_is_run_again_once() -> Non
     assert ends[: len(found)] == ends[len(found) :] == rechecked(found, adapter)
 
 
-def test_what_is_worse_leaves_near_misses_as_they_are() -> None:
+def test_what_is_worse_leaves_borderline_failures_as_they_are() -> None:
     near = row(Status.FAIL, case="kda-1", statistic="rms", ratio=1.2, problem=PROBLEM.to_json())
     reported = rechecked([near, row(Status.NONFINITE, case="kda-2")], Louder(1.0))
     assert (

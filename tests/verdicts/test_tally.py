@@ -40,7 +40,9 @@ def test_a_table_is_counted_as_its_verdicts_are(name: str, ending: str, tmp_path
     assert tally_of(table) == tally(RUNS[name])
 
 
-def test_the_gate_rejects_a_run_that_errs_a_tenth_more_than_its_peers(tmp_path: Path) -> None:
+def test_the_gate_rejects_a_run_that_errs_a_tenth_more_than_its_nearest_reference_kernels(
+    tmp_path: Path,
+) -> None:
     code, reason = decided(closed(tmp_path / "r.parquet", RUNS["risen"]))
     assert code == 1 and reason.startswith("o bf16: over 40 cases the rms error is 1.")
     assert decided(closed(tmp_path / "n.parquet", RUNS["not risen"]))[0] == 0

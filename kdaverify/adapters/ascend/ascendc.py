@@ -116,7 +116,7 @@ class AscendC(Adapter):
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.gate != self.conventions.gate and self._bound.signed.gate.cumulated:
-            # summed gates have no other base to be declared in; the self-test tells them apart
+            # summed gates have no other base to be declared in; the self-test distinguishes them
             return None
         return AscendC(self._options, conventions)
 

@@ -140,7 +140,7 @@ class AscendPto(Adapter):
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout != self.conventions.layout:
-            return None  # the layouts are mixed; the self-test tells them apart
+            return None  # the layouts are mixed; the self-test distinguishes them
         return AscendPto(self._options, conventions)
 
     def forward(self, inputs: Inputs) -> Output:

@@ -85,7 +85,7 @@ def question(*, H: int, HV: int, width: int, dtype: torch.dtype, state: bool) ->
 def verdict(
     place: str, readings: Sequence[Reading], tested: Inputs, o: Any, final_state: Any
 ) -> str:
-    """What the answer to `asked` says of the kernel, in words.
+    """What the answer to `tested` shows about the kernel, in words.
 
     Args:
         place: of the kernel.

@@ -167,7 +167,7 @@ class Elsewhere(Declared):
             },
             folder / INPUTS / FILE,
         )
-        self._interpreter.ask(tested)
+        self._interpreter.run(tested)
         self._last = answer(folder, tested, tuple(GRADIENTS) if entry == "vjp" else RETURNED)
         return self._last.outputs
 

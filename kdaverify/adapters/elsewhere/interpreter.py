@@ -67,8 +67,8 @@ class PythonInterpreter:
         self._start()
         return self._about
 
-    def ask(self, call: ExportedCall) -> None:
-        """Has `call` answered: its outputs, or what went wrong, then lie in the folder.
+    def run(self, call: ExportedCall) -> None:
+        """Runs `call`: its outputs, or its error, then lie in the folder.
 
         Raises:
             Fault: CRASH where the process ended, HANG where it took longer than the limit; the next

@@ -73,7 +73,7 @@ GATED: Final[Mapping[str, PublicFunction]] = {
     ),
 }
 UNGATED: Final[Mapping[str, PublicFunction]] = {
-    # fp32 is refused by an assertion: the package asks for bfloat16.
+    # fp32 is refused by an assertion: the package wants bfloat16.
     "chunk": PublicFunction(
         "fla.ops.delta_rule",
         "chunk_delta_rule",

@@ -20,7 +20,7 @@ RESULT: Final = "result"
 
 
 def remote_activations(
-    local: Mapping[str, ActivationCall], dtype: str, way: Way, keeper: Supervisor
+    local: Mapping[str, ActivationCall], dtype: str, way: Way, supervisor: Supervisor
 ) -> dict[str, ActivationCall]:
     """The same operations, each run by the worker process.
 
@@ -32,7 +32,9 @@ def remote_activations(
     def tested(op: str, call: ActivationCall) -> ActivationCall:
         def run(x: ActivationArguments) -> dict[str, Tensor]:
             return _tested(
-                CallActivation(way, dtype, op, torch.get_num_threads(), {}, x.setting), x, keeper
+                CallActivation(way, dtype, op, torch.get_num_threads(), {}, x.setting),
+                x,
+                supervisor,
             )
 
         def forward(x: ActivationArguments) -> Any:
@@ -44,19 +46,19 @@ def remote_activations(
 
 
 def _tested(
-    request: CallActivation, x: ActivationArguments, keeper: Supervisor
+    request: CallActivation, x: ActivationArguments, supervisor: Supervisor
 ) -> dict[str, Tensor]:
     """What the operation returned there; what it edited is edited here too."""
     given = dict(x.tensors) if x.cotangent is None else {**x.tensors, COTANGENT: x.cotangent}
-    request = replace(request, places=keeper.inputs.lay_out(given))
-    returned = keeper.ask(request, StageReturned)
+    request = replace(request, places=supervisor.inputs.lay_out(given))
+    returned = supervisor.reply_to(request, StageReturned)
     for name, tensor in given.items():
-        seen = keeper.inputs.view(request.places[name])
+        seen = supervisor.inputs.view(request.places[name])
         if not same(tensor.cpu(), seen):
             tensor.copy_(seen)
     device = next(iter(given.values())).device
     return {
-        name: keeper.outputs.view(place).to(device, copy=True)
+        name: supervisor.outputs.view(place).to(device, copy=True)
         for name, place in returned.places.items()
     }
 

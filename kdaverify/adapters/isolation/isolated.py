@@ -84,19 +84,19 @@ class Isolated(Adapter):
         *,
         limits: Limits,
         way: Way = (),
-        keeper: Supervisor | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         for declared in Adapter.__annotations__.keys() - {"isolated"}:
             setattr(self, declared, getattr(local, declared))
         self._local, self._spec, self._limits, self._way = local, spec, limits, way
         surroundings = dict(local.surroundings())
-        if keeper is None or keeper.surroundings != surroundings:
+        if supervisor is None or supervisor.surroundings != surroundings:
             # The driver of a device does not bear the system's limit: there, memory is only
             # watched.
-            keeper = Supervisor(
+            supervisor = Supervisor(
                 spec, limits, surroundings=surroundings, limited=local.device == "cpu"
             )
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._others: dict[Step, Isolated] = {}
         self._case = (0, "")
         self._about: About | None = None
@@ -148,17 +148,19 @@ class Isolated(Adapter):
     def inside(self, function: Callable[[Adapter], X]) -> X:
         request = RunInside(self._way, self._case, torch.get_num_threads(), function)
         try:
-            # from our own worker
-            return pickle.loads(self._keeper.ask(request, Pickled, calls=_CALLS_INSIDE).value)  # noqa: S301
+            reply = self._supervisor.reply_to(request, Pickled, calls=_CALLS_INSIDE)
+            return pickle.loads(reply.value)  # noqa: S301 - from our own worker
         finally:
-            self._called = self._keeper.process() is not None
+            self._called = self._supervisor.process() is not None
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        return remote_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
+        return remote_stages(self._local.stages(dtype), dtype, self._way, self._supervisor)
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         self._called = True  # once one of them has run, its twin has more to say
-        return remote_activations(self._local.activations(dtype), dtype, self._way, self._keeper)
+        return remote_activations(
+            self._local.activations(dtype), dtype, self._way, self._supervisor
+        )
 
     def begin(self, case: str) -> None:
         self._local.begin(case)
@@ -184,7 +186,7 @@ class Isolated(Adapter):
         try:
             return dict(self._reported().environment)
         except CallFailure as fault:
-            # A verdict is told even where the process cannot say what it would have run with.
+            # A verdict is reported even where the process cannot return its environment.
             unknown = f"unknown: {fault.message.partition(chr(10))[0]}"
             return {
                 **versions("torch"),
@@ -195,24 +197,28 @@ class Isolated(Adapter):
 
     def process(self) -> int | None:
         """The number of the worker process, for a debugger; None before the first call."""
-        return self._keeper.process()
+        return self._supervisor.process()
 
     def end(self) -> None:
         """Ends the worker processes; another call starts them again."""
-        self._keeper.end()
+        self._supervisor.end()
         for other in self._others.values():
             other.end()
 
     def _beside(self, other: Adapter, step: Step) -> Isolated:
         if step not in self._others:
             self._others[step] = Isolated(
-                other, self._spec, limits=self._limits, way=(*self._way, step), keeper=self._keeper
+                other,
+                self._spec,
+                limits=self._limits,
+                way=(*self._way, step),
+                supervisor=self._supervisor,
             )
         return self._others[step]
 
     # never written to
     def _call(self, entry: Entry, inputs: TensorCall, beside: Mapping[str, Tensor] = {}) -> Any:
-        arena, given = self._keeper.inputs, inputs.tensors()
+        arena, given = self._supervisor.inputs, inputs.tensors()
         places = arena.lay_out({**given, **beside})
         call = RunKernel(
             self._way,
@@ -224,19 +230,22 @@ class Isolated(Adapter):
             allocations_are_poisoned(),
         )
         try:
-            returned = self._keeper.ask(call, Returned)
+            returned = self._supervisor.reply_to(call, Returned)
         finally:
-            self._called = self._keeper.process() is not None
+            self._called = self._supervisor.process() is not None
         for name, tensor in given.items():
             _show_edits(tensor, arena.view(places[name]))
-        return unpack(returned.parcels, inputs, self._keeper.outputs)
+        return unpack(returned.parcels, inputs, self._supervisor.outputs)
 
     def _reported(self) -> About:
         """What the twin reports of itself, read once after every call; of one that ended the
         process, what it reported before.
         """
         if self._about is None or self._called:
-            self._about, self._called = self._keeper.ask(ReportEnvironment(self._way), About), False
+            self._about, self._called = (
+                self._supervisor.reply_to(ReportEnvironment(self._way), About),
+                False,
+            )
         return self._about
 
 

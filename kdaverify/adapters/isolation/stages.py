@@ -18,7 +18,7 @@ from kdaverify.budgets.formats import FORMATS
 
 
 def remote_stages(
-    local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Supervisor
+    local: Mapping[str, StageCall], dtype: str, way: Way, supervisor: Supervisor
 ) -> dict[str, StageCall]:
     """The same stages, each run by the worker process.
 
@@ -41,7 +41,7 @@ def remote_stages(
                     x.chunk_size,
                 ),
                 x,
-                keeper,
+                supervisor,
             )
 
         return replace(stage, call=call)
@@ -49,22 +49,22 @@ def remote_stages(
     return {name: tested(name, stage) for name, stage in local.items()}
 
 
-def _tested(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[str, Tensor]:
+def _tested(request: CallStage, x: StageArguments, supervisor: Supervisor) -> dict[str, Tensor]:
     """What the stage returned there; what it edited is edited here too."""
     given = x.inputs.tensors()
-    places = keeper.inputs.lay_out({**given, **x.tensors})
+    places = supervisor.inputs.lay_out({**given, **x.tensors})
     request = replace(
         request,
         places={name: places[name] for name in given},
         tensors={name: places[name] for name in x.tensors},
     )
-    returned = keeper.ask(request, StageReturned)
+    returned = supervisor.reply_to(request, StageReturned)
     for name, tensor in {**given, **x.tensors}.items():
-        seen = keeper.inputs.view(places[name])
+        seen = supervisor.inputs.view(places[name])
         if not same(tensor.cpu(), seen):
             tensor.copy_(seen)
     return {
-        name: keeper.outputs.view(place).to(x.inputs.q.device, copy=True)
+        name: supervisor.outputs.view(place).to(x.inputs.q.device, copy=True)
         for name, place in returned.places.items()
     }
 

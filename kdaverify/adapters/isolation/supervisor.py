@@ -55,7 +55,7 @@ class Supervisor:
         self._ending: weakref.finalize[..., Supervisor] | None = None
         self._at_first = 0
 
-    def ask(self, request: Request, answer: type[_Answer], *, calls: int = 1) -> _Answer:
+    def reply_to(self, request: Request, answer: type[_Answer], *, calls: int = 1) -> _Answer:
         """Sends the request and waits for its answer.
 
         Args:

@@ -74,12 +74,12 @@ def _rule(
     sequences: bool = True,
     offsets: bool = False,
 ) -> CallRule:
-    about, ask = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
+    about, check = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
     return CallRule(
         f"alternating-{name}",
         about,
         exposes,
-        ask,
+        check,
         sequences=sequences,
         offsets=offsets,
         costly=True,

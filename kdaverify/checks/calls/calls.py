@@ -76,7 +76,7 @@ def _trial(
     """What is done beside the kernel: module-level, so that its name reaches another process."""
     case = _CallingCase(adapter, problem_from_json(problem), times)
     try:
-        return RULES[rule].ask(case), case.unjudged
+        return RULES[rule].check(case), case.unjudged
     except Unreachable as reason:
         return skipped(str(reason)), []
     except CallError as fault:
@@ -113,7 +113,9 @@ def calls(adapter: Adapter, problem: Any, *, rule: str, times: int = FEW) -> lis
         return skipped("an interpreter would take hours at this size")
     case = CallRuleCase(adapter, problem, times)
     try:
-        return tried_inside(case, rule) if RULES[rule].needs_its_process else RULES[rule].ask(case)
+        return (
+            tried_inside(case, rule) if RULES[rule].needs_its_process else RULES[rule].check(case)
+        )
     except (Unreachable, ForwardOnlyError) as reason:
         return skipped(str(reason))
     except CallError as fault:

@@ -171,4 +171,4 @@ class CallRuleCase:
         return found
 
 
-Ask = Callable[[CallRuleCase], list[Outcome]]
+CallRuleCheck = Callable[[CallRuleCase], list[Outcome]]

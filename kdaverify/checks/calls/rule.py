@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kdaverify.adapters.channels import Channel
-from kdaverify.checks.calls.case import Ask
+from kdaverify.checks.calls.case import CallRuleCheck
 
 Size = Literal["tails", "tiny", "one", "real", "long"]
 """A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight
@@ -25,7 +25,7 @@ class CallRule:
         name: unique; `kdaverify list calls` and the detail of a verdict say it.
         about: what is relied on.
         exposes: what breaks it.
-        ask: tries it.
+        check: runs the calls and judges what came.
         size: of the problem it is tested on.
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
@@ -50,7 +50,7 @@ class CallRule:
     name: str
     about: str
     exposes: str
-    ask: Ask
+    check: CallRuleCheck
     size: Size = "tiny"
     packed: bool = True
     sequences: bool = False

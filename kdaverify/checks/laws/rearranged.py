@@ -215,7 +215,7 @@ def shifted_gates(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """
     own, total = problem.inputs(), _halvings(problem)
     steps = torch.diff(total, dim=1, prepend=torch.zeros_like(total[:, :1]))
-    # A sum starts anew with every sequence of a pack.
+    # A sum restarts with every sequence of a pack.
     g = -math.log(2.0) * torch.where(steps < 0, total, steps)[..., None]
     still = replace(own, v=torch.ldexp(own.v, total[..., None]), g=torch.zeros_like(own.g))
     gated = replace(own, g=g.to(torch.float64))

@@ -147,7 +147,7 @@ def _level(name: str, level: Level) -> PublishedRule:
     return PublishedRule(
         name=f"ascend-{name}",
         source=f"{FOLDER}/commercial_standard.md @3e62966",
-        asks=(
+        criterion=(
             f"dual benchmark {name}: ratios to the benchmark of MARE <= {level.mare:g}, MERE <="
             f" {level.mere:g}, RMSE <= {level.rmse:g}; of small values, errors counted <= 2 times"
             " the benchmark's"
@@ -195,7 +195,7 @@ RULES: Final = (
     PublishedRule(
         name="ascend-single",
         source=f"{FOLDER}/experimental_standard.md @3e62966",
-        asks=(
+        criterion=(
             "single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in"
             " fp32"
         ),
@@ -205,7 +205,7 @@ RULES: Final = (
     PublishedRule(
         name="ascend-mixed",
         source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
-        asks=(
+        criterion=(
             "mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as"
             " in ascend-single"
         ),
@@ -219,7 +219,7 @@ RULES: Final = (
             "Ascend ATK cv_fused_double_benchmark, copied in DrivingSDK"
             " tests/torch/cv_fused_double_benchmark_compare.py"
         ),
-        asks=(
+        criterion=(
             "ratios to max(the benchmark's, 2^-8 in bf16) of the largest relative error <= 10, mean"
             " <= 2, rms <= 2; error balance <= 2^-7"
         ),

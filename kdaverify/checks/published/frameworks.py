@@ -117,7 +117,7 @@ RULES: Final = (
     PublishedRule(
         name="torch-testing",
         source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
-        asks=(
+        criterion=(
             "every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16, 1.3e-6 in fp32;"
             " fp64 1e-7 + 1e-7 |g|"
         ),
@@ -127,7 +127,7 @@ RULES: Final = (
     PublishedRule(
         name="kernelbench",
         source="ScalingIntelligence/KernelBench src/kernelbench/eval.py @0d12226",
-        asks=(
+        criterion=(
             "every element within t + t |a|, t = 1e-2 for 16-bit problems, 1e-4 for fp32; a is the"
             " kernel's own"
         ),
@@ -143,7 +143,7 @@ RULES: Final = (
             "Infatoshi/KernelBench-Hard problems/02_kda_cutlass/problem.yaml @bf3d6a8,"
             " src/eval/correctness.py @f02faa4"
         ),
-        asks="the same with t = 5e-2 for bf16",
+        criterion="the same with t = 5e-2 for bf16",
         judge=partial(allclose, tolerances=KERNELBENCH_HARD),
         formats=tuple(KERNELBENCH_HARD),
         by="dtype",
@@ -153,7 +153,7 @@ RULES: Final = (
     PublishedRule(
         name="backendbench",
         source="meta-pytorch/BackendBench BackendBench/eval.py @015f5cb",
-        asks="every element within 1e-2 + 1e-2 |a|, whatever the format; a is the kernel's own",
+        criterion="every element within 1e-2 + 1e-2 |a| in every format; a is the kernel's own",
         judge=close_to_own,
         empty=RuleOutcome.PASS,
     ),
@@ -163,7 +163,7 @@ RULES: Final = (
             "flashinfer-ai/flashinfer-bench flashinfer_bench/bench/utils.py @00a1ec8, config.py"
             " @1039e39"
         ),
-        asks="no element off by more than 1e-2 both absolutely and relatively",
+        criterion="no element off by more than 1e-2 both absolutely and relatively",
         judge=matched,
         forward_only=True,
         empty=RuleOutcome.PASS,
@@ -173,7 +173,7 @@ RULES: Final = (
         source=(
             "tenstorrent/tt-metal models/common/utility_functions.py @022e2c5, comp_pcc at 0.999"
         ),
-        asks="correlation with the reference at least 0.999",
+        criterion="correlation with the reference at least 0.999",
         judge=correlated,
         empty=RuleOutcome.PASS,
     ),

@@ -93,7 +93,7 @@ class PublishedRule:
     Args:
         name: how records name it.
         source: where it is published, at which commit or version.
-        asks: what it tests, in one line.
+        criterion: what it tests, in one line.
         judge: says so of an output that has elements, and a benchmark where `benchmark` is set.
         formats: those it has limits for.
         by: whether they are limits for the output's own format, or for the problem's.
@@ -104,7 +104,7 @@ class PublishedRule:
 
     name: str
     source: str
-    asks: str
+    criterion: str
     judge: Callable[[Sample], RuleResult]
     formats: tuple[str, ...] = ("fp64", "fp32", "bf16", "fp16")
     by: Literal["stored", "dtype"] = "stored"

@@ -47,7 +47,7 @@ class MergeOperator(TolerancesOperator):
     keywords = ()
     words = WORDS
     has_backward = False
-    telling = ("parts",)
+    accuracy_fields = ("parts",)
     sizes = {"T": (1, 2, 3), "H": (1, 2), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
 
     def arguments(self, call: MergeCall, takes: FunctionTakes) -> dict[str, Any]:

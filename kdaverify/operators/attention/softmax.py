@@ -89,7 +89,7 @@ class SoftmaxOperator(TolerancesOperator):
     words = MASKED
     # 0: whatever a problem has
     numbers = {"d_k": 0.0}  # noqa: RUF012
-    telling = ("logits", "scale")
+    accuracy_fields = ("logits", "scale")
     plain: ClassVar[Mapping[str, Any]]
     """Fields of the simplest problems, and their values."""
 

@@ -48,7 +48,7 @@ class SparseOperator(SoftmaxOperator):
     }
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
     has_backward = False
-    telling = ("lists", "logits", "scales")
+    accuracy_fields = ("lists", "logits", "scales")
     plain: ClassVar = {"lists": "distinct", "topk_lengths": None, "scales": "powers"}
     sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
 

@@ -51,7 +51,7 @@ class GatedNormOperator(BoundedOperator):
     width = "V"
     has_known_bugs = True
     native = (PAST_16_BITS,)
-    telling = ("value", "activation")
+    accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:

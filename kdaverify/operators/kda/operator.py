@@ -73,7 +73,7 @@ class KdaOperator(CallOperator):
     staged = True
     has_known_bugs = True
     resampled = True
-    telling = ("gate", "key", "beta")
+    accuracy_fields = ("gate", "key", "beta")
     absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
     orders = "layout or state order"
 

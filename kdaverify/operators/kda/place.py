@@ -52,10 +52,8 @@ def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> E
 def _of_state(index: tuple[int, ...], inputs: Inputs) -> ElementPlace:
     n, head, channel, column = index
     length = inputs.lengths[n]
-    where = (
-        f"sequence {n} of {length} tokens, value head {head}, key channel {channel}, column"
-        f" {column}"
-    )
+    tokens = "1 token" if length == 1 else f"{length} tokens"
+    where = f"sequence {n} ({tokens}), value head {head}, key channel {channel}, column {column}"
     start = "absent" if inputs.initial_state is None else f"{float(inputs.state[index]):.3g}"
     if not length:
         return ElementPlace(index, where, f"S_0 {start}, no token")

@@ -46,7 +46,7 @@ class LayerOperator(FunctionOperator):
     numbers = {"longest": 4096}  # noqa: RUF012
     functions = ("reset", "reorder")
     width = "D"
-    telling = ("T", "B")
+    accuracy_fields = ("T", "B")
     sizes = {"B": (1, 2), "T": (1, 2, 4, 8, 16, 33, 65)}  # noqa: RUF012
 
     def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -33,7 +33,7 @@ class PointwiseCase:
 
     def answer(self, adapter: Adapter, /) -> KernelErrors:
         return answered(
-            adapter, self.problem.id, lambda: watched(lambda: self._ask(adapter), "call")
+            adapter, self.problem.id, lambda: watched(lambda: self._run(adapter), "call")
         )
 
     def yardstick(self) -> Yardstick:
@@ -63,7 +63,7 @@ class PointwiseCase:
                 found[name] = Scale(allowed.exact, 1.0, 1.0, allowed.bound.clamp(min=LEAST))
         return found
 
-    def _ask(self, adapter: Adapter) -> dict[str, Tensor]:
+    def _run(self, adapter: Adapter) -> dict[str, Tensor]:
         call, x = self._call(adapter), self._arguments
         found = {
             OPERATIONS[self.problem.op].result: call.forward(

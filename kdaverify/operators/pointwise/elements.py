@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.compare import Comparison
+from kdaverify.checks.negative_controls import negative_controls
 from kdaverify.checks.place import ElementPlace, first_true, index_of
 from kdaverify.checks.status import Status
-from kdaverify.checks.vacuity import negative_controls
 from kdaverify.operators.pointwise.call import ActivationArguments
 from kdaverify.operators.pointwise.tolerance import ResultTolerance
 

@@ -61,7 +61,7 @@ class ShortConvOperator(BoundedOperator):
     has_known_bugs = True
     native = (PAST_16_BITS,)
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
-    telling = ("value", "activation")
+    accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:

@@ -26,8 +26,8 @@ def _constant(value: float) -> Callable[[Draw], Array]:
 
 
 def _log_sigmoid(d: Draw) -> Array:
-    # (1 + (x/2) / sqrt(1 + (x/2)^2)) / 2 follows sigmoid(x) closely over the draw's range and needs
-    # no exponential.
+    # (1 + (x/2) / sqrt(1 + (x/2)^2)) / 2 follows sigmoid(x) closely over the sampled range; it
+    # needs no exponential.
     half = 0.5 * d.normal("logit", d.problem.HV, d.problem.K)
     return log(0.5 * (1.0 + half / np.sqrt(1.0 + half * half)))
 

@@ -49,7 +49,7 @@ def glance(rows: Rows) -> Glance:
     """One line for every implementation and operation."""
     named = rows.counted.filter(pl.col("dtype").cast(pl.String) != "")
     found = named.group_by("implementation", "op", "dtype").agg(
-        pl.col("asked").filter("judged").n_unique().alias("cases"),
+        pl.col("case_key").filter("judged").n_unique().alias("cases"),
         pl.col("judged").sum(),
         pl.col("rejects").sum().alias("failed"),
         pl.col("judged").not_().sum().alias("skipped"),

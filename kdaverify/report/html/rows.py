@@ -57,10 +57,10 @@ class Rows:
     @cached_property
     def counted(self) -> pl.DataFrame:
         """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`,
-        `proves`, `asked`, `same`, `row`.
+        `proves`, `case_key`, `same`, `row`.
 
-        `asked` identifies cases (`Verdict.asked`), `same` their outputs; `row` is the place in
-        `full`.
+        `case_key` identifies cases (`Verdict.case_key`), `same` their outputs; `row` is the place
+        in `full`.
         """
         status, tested = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
@@ -69,7 +69,7 @@ class Rows:
             status.is_in(REJECTS).alias("rejects"),
             status.is_in(UNJUDGED).not_().alias("judged"),
             (status.eq(Status.PASS.value) & pl.col("vacuous").list.len().eq(0)).alias("proves"),
-            pl.struct(tested).hash(0).alias("asked"),
+            pl.struct(tested).hash(0).alias("case_key"),
             pl.struct(*tested, "output").hash(0).alias("same"),
             pl.col("problem").str.extract(r'"key":"([^"]*)"').cast(pl.Categorical).alias("key"),
         )

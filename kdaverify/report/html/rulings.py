@@ -216,7 +216,7 @@ def _engineer(one: Decided, own: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _cases(judged: pl.DataFrame) -> str:
-    return counted(judged["asked"].n_unique(), "case")
+    return counted(judged["case_key"].n_unique(), "case")
 
 
 def _are(number: int) -> str:

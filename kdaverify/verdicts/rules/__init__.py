@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from kdaverify.verdicts.toml_file import FileError, read_toml
 
@@ -27,6 +27,11 @@ BY_PROFILE: Final = {
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _renamed(value: object) -> object:
+    """Rule files of version 0.2 and before have the older name."""
+    return "report" if value == "tell" else value
 
 
 class Require(BaseModel):
@@ -106,7 +111,7 @@ class Rules(BaseModel):
     require: Require = Require()
     at_least: AtLeast = AtLeast()
     limits: tuple[Limit, ...] = ()
-    mixed_versions: Literal["refuse", "tell"] = "refuse"
+    mixed_versions: Annotated[Literal["refuse", "report"], BeforeValidator(_renamed)] = "refuse"
 
 
 def rules_named(name: str) -> Rules:

@@ -18,7 +18,7 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from oracles.tensors import FLOATING
 from tests.adapters.ascend.conftest import Plant, right
-from tests.adapters.standins import Ask, distance
+from tests.adapters.standins import MakeProblem, distance
 
 REVISIONS = {"early": 16, "mid": 16, "v26_9_1": 64, "main": 64}
 LATER = [name for name in REVISIONS if name != "early"]
@@ -35,10 +35,12 @@ CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("revision", "layout", "call"), list(product(LATER, LAYOUTS, CALLS)))
 def test_later_revisions_get_the_very_call_and_return_it(
-    ask: Ask, revision: str, layout: str, call: str
+    make_problem: MakeProblem, revision: str, layout: str, call: str
 ) -> None:
     width = REVISIONS[revision]
-    problem = ask(**{"H": 2, "HV": 2, "K": width, "V": width, "dtype": "bf16", **CALLS[call]})
+    problem = make_problem(
+        **{"H": 2, "HV": 2, "K": width, "V": width, "dtype": "bf16", **CALLS[call]}
+    )
     for state in ("kv", "vk"):
         adapter, x = right(revision, layout=layout, state=state), problem.inputs()
         assert adapter.supports(problem) is None
@@ -52,10 +54,10 @@ def test_later_revisions_get_the_very_call_and_return_it(
 
 @pytest.mark.parametrize(("layout", "call"), list(product(LAYOUTS, CALLS)))
 def test_the_early_revision_gets_gates_summed_over_the_chunk(
-    ask: Ask, layout: str, call: str
+    make_problem: MakeProblem, layout: str, call: str
 ) -> None:
     heads = {"H": 1, "HV": 2} if layout == "TND" else {"H": 2, "HV": 2}
-    problem = ask(**{**heads, "K": 16, "V": 32, "dtype": "bf16", "T": 70, **CALLS[call]})
+    problem = make_problem(**{**heads, "K": 16, "V": 32, "dtype": "bf16", "T": 70, **CALLS[call]})
     adapter = right("early", layout=layout)
     assert adapter.supports(problem) is None
     assert max(distance(adapter, problem).values()) < PRECISION["bf16"]
@@ -64,9 +66,11 @@ def test_the_early_revision_gets_gates_summed_over_the_chunk(
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_fp16_goes_with_betas_in_fp32_and_chunks_of_128(ask: Ask, revision: str) -> None:
+def test_fp16_goes_with_betas_in_fp32_and_chunks_of_128(
+    make_problem: MakeProblem, revision: str
+) -> None:
     width = REVISIONS[revision]
-    problem = ask(K=width, V=width, dtype="fp16")
+    problem = make_problem(K=width, V=width, dtype="fp16")
     adapter = right(revision, chunk_size="128")
     assert adapter.contract("fp16").name == "chunk128-fp16"
     if revision == "early":  # a stand-in that undoes sums over 64 tokens
@@ -83,9 +87,14 @@ def test_the_declared_conventions_of_every_stand_in_fit(revision: str) -> None:
         ), outcome.message
 
 
-def test_variants_are_every_layout_and_state_order_that_the_revision_has(ask: Ask) -> None:
+def test_variants_are_every_layout_and_state_order_that_the_revision_has(
+    make_problem: MakeProblem,
+) -> None:
     assert set(right("early").variants()) == {"BNSD-kv", "TND-kv", "NTD-kv"}
-    problem, adapter = ask(K=16, V=16, dtype="bf16"), right("mid", layout="NTD", state="vk")
+    problem, adapter = (
+        make_problem(K=16, V=16, dtype="bf16"),
+        right("mid", layout="NTD", state="vk"),
+    )
     variants, own = adapter.variants(), adapter.forward(problem.inputs())
     assert set(variants) == {
         f"{layout}-{state}" for layout, state in product(LAYOUTS, ("kv", "vk"))
@@ -132,19 +141,26 @@ LIMITS: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("revision", "options", "changes", "said"), LIMITS)
 def test_limits_of_a_revision_are_reasons(
-    ask: Ask, revision: str, options: dict[str, str], changes: dict[str, Any], said: str
+    make_problem: MakeProblem,
+    revision: str,
+    options: dict[str, str],
+    changes: dict[str, Any],
+    said: str,
 ) -> None:
     plain = {"B": 1, "H": 1, "HV": 1, "K": 16, "V": 16, "dtype": "bf16", **changes}
-    assert said in str(right(revision, **options).supports(ask(**plain)))
+    assert said in str(right(revision, **options).supports(make_problem(**plain)))
 
 
-def test_nothing_is_run_to_say_what_is_supported(ask: Ask, plant: Any) -> None:
+def test_nothing_is_run_to_say_what_is_supported(make_problem: MakeProblem, plant: Any) -> None:
     def chunk_kda_fwd(
         q: Any, k: Any, v: Any, g: Any, beta: Any, *, state_v_first: bool = False
     ) -> None:
         raise SystemExit
 
-    adapter, problem = plant.host({"chunk_kda_fwd": chunk_kda_fwd}), ask(K=64, V=64, dtype="bf16")
+    adapter, problem = (
+        plant.host({"chunk_kda_fwd": chunk_kda_fwd}),
+        make_problem(K=64, V=64, dtype="bf16"),
+    )
     assert adapter.supports(problem) is None and adapter.supports(problem.replace(K=32)) is not None
     assert adapter.received(problem.inputs()) is not None and adapter.exposes(problem) == (
         "o",
@@ -190,9 +206,9 @@ def _unknown(q: Any, k: Any, v: Any, w: Any) -> None:
 
 
 def test_a_module_without_the_operator_or_of_no_known_revision_is_refused(
-    ask: Ask, plant: Any
+    make_problem: MakeProblem, plant: Any
 ) -> None:
-    x = ask(dtype="bf16", K=16, V=16)
+    x = make_problem(dtype="bf16", K=16, V=16)
     nothing, unknown = plant.host({}), plant.host({"chunk_kda_fwd": _unknown})
     for adapter in (nothing, unknown):
         assert adapter.supports(x) is None
@@ -206,7 +222,9 @@ def test_a_module_without_the_operator_or_of_no_known_revision_is_refused(
         ASCENDC.configured({"module": "no_such_module", "device": "cpu"}).forward(x.inputs())
 
 
-def test_an_operator_of_torch_shows_its_signature_too(ask: Ask, plant: Any) -> None:
+def test_an_operator_of_torch_shows_its_signature_too(
+    make_problem: MakeProblem, plant: Any
+) -> None:
     from tests.adapters.ascend.standins import mid
 
     library = torch.library.Library("kdaverify_standin", "DEF")
@@ -226,7 +244,7 @@ def test_an_operator_of_torch_shows_its_signature_too(ask: Ask, plant: Any) -> N
     library.impl("chunk_kda_fwd", run, "CompositeExplicitAutograd")
     adapter = plant.host({"chunk_kda_fwd": torch.ops.kdaverify_standin.chunk_kda_fwd}, widths="any")
     for changes in ({}, {"B": 1, "lengths": PACK, "T": sum(PACK)}):
-        problem = ask(dtype="bf16", K=16, V=16, **changes)
+        problem = make_problem(dtype="bf16", K=16, V=16, **changes)
         assert torch.equal(adapter.forward(problem.inputs()).o, EAGER.forward(problem.inputs()).o)
     assert "revision mid" in adapter.proof()
 
@@ -237,9 +255,9 @@ def test_an_operator_of_torch_shows_its_signature_too(ask: Ask, plant: Any) -> N
     [("mid", "BSND", "bf16"), ("mid", "NTD", "fp16"), ("early", "BNSD", "fp16")],
 )
 def test_an_edit_in_place_is_the_callers(
-    ask: Ask, plant: Plant, *, revision: str, layout: str, dtype: str, edited: str
+    make_problem: MakeProblem, plant: Plant, *, revision: str, layout: str, dtype: str, edited: str
 ) -> None:
-    problem = ask(K=16, V=16, dtype=dtype)
+    problem = make_problem(K=16, V=16, dtype=dtype)
     x, before = problem.inputs(), problem.inputs()
     plant(revision, options={"layout": layout}, edits=edited).forward(x)
     for name in FLOATING:
@@ -247,8 +265,10 @@ def test_an_edit_in_place_is_the_callers(
 
 
 @pytest.mark.parametrize("layout", ["BSND", "TND"])
-def test_an_output_written_over_v_is_the_callers_v(ask: Ask, plant: Plant, layout: str) -> None:
-    x = ask(K=16, V=16, dtype="bf16").inputs()
+def test_an_output_written_over_v_is_the_callers_v(
+    make_problem: MakeProblem, plant: Plant, layout: str
+) -> None:
+    x = make_problem(K=16, V=16, dtype="bf16").inputs()
     output = plant("mid", options={"layout": layout}, o="over v").forward(x)
     assert output.o.untyped_storage().data_ptr() == x.v.untyped_storage().data_ptr()
 

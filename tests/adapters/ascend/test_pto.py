@@ -21,7 +21,7 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.forward import forward
 from kdaverify.checks.status import Status
-from tests.adapters.standins import Ask, distance
+from tests.adapters.standins import MakeProblem, distance
 
 SOURCE = Path(__file__).parent / "mega_kernel.c"
 PLAIN: dict[str, Any] = {
@@ -71,8 +71,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_right_library_is_right(ask: Ask, compiled: Compile, call: str) -> None:
-    adapter, problem = compiled(block_dim="3"), ask(**{**PLAIN, **CALLS[call]})
+def test_a_right_library_is_right(make_problem: MakeProblem, compiled: Compile, call: str) -> None:
+    adapter, problem = compiled(block_dim="3"), make_problem(**{**PLAIN, **CALLS[call]})
     assert adapter.supports(problem) is None and adapter.exposes(problem) == ("o",)
     assert distance(adapter, problem)["o"] < 4e-4
     assert adapter.proof().startswith("call_kernel of none.so (sha256 ")
@@ -80,17 +80,19 @@ def test_a_right_library_is_right(ask: Ask, compiled: Compile, call: str) -> Non
 
 
 def test_its_answers_pass_the_suites_and_its_conventions_the_probe(
-    ask: Ask, compiled: Compile
+    make_problem: MakeProblem, compiled: Compile
 ) -> None:
     adapter = compiled()
     assert adapter.contract("fp16").name == "chunk128-fp16"
     assert conventions(adapter).status is Status.PASS
-    problem = ask(**PLAIN, T=140, gate="mild", key="coherent-0.9", beta="near-one")
+    problem = make_problem(**PLAIN, T=140, gate="mild", key="coherent-0.9", beta="near-one")
     assert [outcome.status for outcome in forward(adapter, problem)] == [Status.PASS]
 
 
-def test_gates_are_those_of_fp16_and_queries_come_multiplied(ask: Ask, compiled: Compile) -> None:
-    x = ask(**PLAIN, T=9, scale=0.3).inputs()
+def test_gates_are_those_of_fp16_and_queries_come_multiplied(
+    make_problem: MakeProblem, compiled: Compile
+) -> None:
+    x = make_problem(**PLAIN, T=9, scale=0.3).inputs()
     received = compiled().received(x)
     assert torch.equal(received.g, x.g.half().float()) and not torch.equal(received.g, x.g)
     assert torch.equal(received.q, (x.q.float() * 0.3).half()) and received.scale == 1.0
@@ -108,10 +110,10 @@ def test_gates_are_those_of_fp16_and_queries_come_multiplied(ask: Ask, compiled:
     ],
 )
 def test_what_no_declaration_expresses_is_named_by_the_self_test(
-    ask: Ask, compiled: Compile, fault: str, said: str
+    make_problem: MakeProblem, compiled: Compile, fault: str, said: str
 ) -> None:
     with pytest.raises(WrongKernelError) as caught:
-        compiled(fault).forward(ask(**PLAIN, T=5).inputs())
+        compiled(fault).forward(make_problem(**PLAIN, T=5).inputs())
     assert said in str(caught.value)
 
 
@@ -131,16 +133,16 @@ def test_a_wrong_declaration_is_a_convention_error(
 
 
 def test_the_snapshot_of_the_last_chunk_is_judged_as_the_final_state(
-    ask: Ask, compiled: Compile
+    make_problem: MakeProblem, compiled: Compile
 ) -> None:
-    problem = ask(**PLAIN, T=130)
+    problem = make_problem(**PLAIN, T=130)
     leaving = compiled("SNAPSHOT_LEAVING", final_state="snapshot")
     assert (
         leaving.exposes(problem) == ("o", "final_state")
         and leaving.contract("fp16").name == "chunk128-fp16-fp16carry"
     )
     assert max(distance(leaving, problem).values()) < 4e-4
-    pack = ask(**PLAIN, T=133, lengths=(0, 130, 0, 3))
+    pack = make_problem(**PLAIN, T=133, lengths=(0, 130, 0, 3))
     assert max(distance(leaving, pack).values()) < 4e-4
     # As the kernel documents its snapshots, they are not the final state.
     entering = forward(compiled(final_state="snapshot"), problem)
@@ -148,18 +150,18 @@ def test_the_snapshot_of_the_last_chunk_is_judged_as_the_final_state(
     assert "state='vk'" not in conventions(leaving).message
 
 
-def test_a_write_past_a_buffer_is_an_error(ask: Ask, compiled: Compile) -> None:
+def test_a_write_past_a_buffer_is_an_error(make_problem: MakeProblem, compiled: Compile) -> None:
     with pytest.raises(
         OutOfBoundsError, match=r"o: the kernel changed 2 of the 512 bytes after its \[2, 3, 128\]"
     ):
-        compiled("WRITES_PAST_O").forward(ask(**PLAIN, T=5).inputs())
+        compiled("WRITES_PAST_O").forward(make_problem(**PLAIN, T=5).inputs())
 
 
 @pytest.mark.parametrize("heads", [(1, 2), (2, 2)])
 def test_an_edited_input_is_the_callers(
-    ask: Ask, compiled: Compile, heads: tuple[int, int]
+    make_problem: MakeProblem, compiled: Compile, heads: tuple[int, int]
 ) -> None:
-    problem = ask(**{**PLAIN, "H": heads[0], "HV": heads[1]}, T=5)
+    problem = make_problem(**{**PLAIN, "H": heads[0], "HV": heads[1]}, T=5)
     with pytest.raises(CallError, match="k: the kernel changed 1 of") as caught:
         execute(compiled("EDITS_KEYS"), problem.inputs(), ("o",))
     assert caught.value.status is Status.MUTATED_INPUT
@@ -173,11 +175,15 @@ def test_an_edited_input_is_the_callers(
         ({"lengths": (0,), "T": 0}, "at least one token"),
     ],
 )
-def test_limits_of_the_interface_are_reasons(ask: Ask, changes: dict[str, Any], said: str) -> None:
-    assert said in str(ASCEND_PTO.supports(ask(**{**PLAIN, **changes})))
+def test_limits_of_the_interface_are_reasons(
+    make_problem: MakeProblem, changes: dict[str, Any], said: str
+) -> None:
+    assert said in str(ASCEND_PTO.supports(make_problem(**{**PLAIN, **changes})))
 
 
-def test_a_library_that_is_not_there_or_is_none_is_said(tmp_path: Path, ask: Ask) -> None:
+def test_a_library_that_is_not_there_or_is_none_is_said(
+    tmp_path: Path, make_problem: MakeProblem
+) -> None:
     assert "no library: name a shared object with megagdn-pto's call_kernel" in str(
         ASCEND_PTO.missing()
     )
@@ -187,7 +193,7 @@ def test_a_library_that_is_not_there_or_is_none_is_said(tmp_path: Path, ask: Ask
     adapter = ASCEND_PTO.configured({"library": str(text), "device": "cpu"})
     assert adapter.missing() is None
     with pytest.raises(AdapterError, match="cannot be loaded"):
-        adapter.forward(ask(**PLAIN, T=5).inputs())
+        adapter.forward(make_problem(**PLAIN, T=5).inputs())
     with pytest.raises(
         AdapterError, match="block_dim: wanted a whole number of at least 1, got '0'"
     ):

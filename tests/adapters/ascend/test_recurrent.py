@@ -15,15 +15,17 @@ from kdaverify.adapters.eager import EAGER_RECURRENT
 from kdaverify.checks.resume import resume
 from kdaverify.checks.status import Status
 from tests.adapters.ascend.conftest import Plant, right
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 STEP: dict[str, Any] = {"B": 3, "T": 1, "H": 1, "HV": 2, "K": 128, "V": 128, "dtype": "bf16"}
 
 
 @pytest.mark.parametrize("revision", ["mid", "v26_9_1", "main"])
 @pytest.mark.parametrize("changes", [{}, {"V": 256}, {"state": "absent"}, {"T": 8}])
-def test_a_step_runs_on_a_pool_of_its_own(ask: Ask, revision: str, changes: dict[str, Any]) -> None:
-    x = ask(**{**STEP, **changes}).inputs()
+def test_a_step_runs_on_a_pool_of_its_own(
+    make_problem: MakeProblem, revision: str, changes: dict[str, Any]
+) -> None:
+    x = make_problem(**{**STEP, **changes}).inputs()
     plain = EAGER_RECURRENT.forward(x)
     for layout, state in (("BSND", "kv"), ("NTD", "vk")):
         adapter, given = right(revision, layout=layout, state=state), x.copied()
@@ -58,19 +60,19 @@ def test_a_step_runs_on_a_pool_of_its_own(ask: Ask, revision: str, changes: dict
     ],
 )
 def test_what_it_does_not_take_steps_through_the_chunk_operator(
-    ask: Ask, revision: str, changes: dict[str, Any], said: str
+    make_problem: MakeProblem, revision: str, changes: dict[str, Any], said: str
 ) -> None:
     adapter = right(revision)
-    adapter.step(ask(**{**STEP, **changes}).inputs())
+    adapter.step(make_problem(**{**STEP, **changes}).inputs())
     assert "chunk_kda_fwd" in adapter.proof() and said in adapter.proof()
 
 
-def test_a_write_into_another_slot_is_an_error(ask: Ask, plant: Plant) -> None:
+def test_a_write_into_another_slot_is_an_error(make_problem: MakeProblem, plant: Plant) -> None:
     with pytest.raises(
         StatePoolError,
         match=r"only the slots of the call written, but slots \[2\] of 3 changed too",
     ):
-        plant("mid", pool="next").step(ask(**STEP).inputs())
+        plant("mid", pool="next").step(make_problem(**STEP).inputs())
 
 
 @pytest.mark.parametrize(
@@ -85,15 +87,15 @@ def test_a_write_into_another_slot_is_an_error(ask: Ask, plant: Plant) -> None:
     ],
 )
 def test_a_wrong_convention_of_the_step_is_named(
-    ask: Ask, plant: Plant, changes: dict[str, Any], said: str
+    make_problem: MakeProblem, plant: Plant, changes: dict[str, Any], said: str
 ) -> None:
     for state in ("kv", "vk"):
         with pytest.raises(WrongKernelError, match=said):
-            plant("main", options={"state": state}, **changes).step(ask(**STEP).inputs())
+            plant("main", options={"state": state}, **changes).step(make_problem(**STEP).inputs())
 
 
-def test_a_run_resumes_through_the_step(ask: Ask) -> None:
-    problem = ask(B=1, T=20, H=1, HV=1, K=128, V=128, dtype="bf16")
+def test_a_run_resumes_through_the_step(make_problem: MakeProblem) -> None:
+    problem = make_problem(B=1, T=20, H=1, HV=1, K=128, V=128, dtype="bf16")
     for way in ("chunk-step", "step-chunk"):
         found = resume(right("main", state="vk"), problem, cut=7, way=way)
         assert [outcome.status for outcome in found] == [Status.PASS, Status.PASS]

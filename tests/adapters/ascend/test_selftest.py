@@ -22,9 +22,9 @@ from kdaverify.adapters.ascend.gates import (
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.tensors import TOKENS
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
-FAR = selftest.ALIKE  # a legal 16-bit kernel is off by a tenth of it
+FAR = selftest.ALIKE  # a conforming 16-bit kernel is off by a tenth of it
 READINGS = {
     "natural": selftest.gates(NATURAL, (LOG2, CUMULATED_LOG2, CUMULATED_NATURAL)),
     "summed": selftest.gates(CUMULATED_LOG2, (NATURAL, LOG2, CUMULATED_NATURAL)),
@@ -64,8 +64,8 @@ def _answer(reading: selftest.Reading, tested: Inputs) -> tuple[torch.Tensor, to
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.said)
-def test_a_gate_form_reads_what_it_handed(ask: Ask, form: GateForm) -> None:
-    for problem in (ask(T=150), ask(B=1, lengths=(0, 5, 130, 0, 4), T=139)):
+def test_a_gate_form_reads_what_it_handed(make_problem: MakeProblem, form: GateForm) -> None:
+    for problem in (make_problem(T=150), make_problem(B=1, lengths=(0, 5, 130, 0, 4), T=139)):
         x = problem.inputs()
         got = through(form, x, 64)
         torch.testing.assert_close(got.g, x.g.double(), rtol=2e-4, atol=2e-5)
@@ -73,8 +73,8 @@ def test_a_gate_form_reads_what_it_handed(ask: Ask, form: GateForm) -> None:
         assert torch.equal(form.hand(got, 64).float(), form.hand(x, 64))
 
 
-def test_sums_start_again_in_every_chunk_and_sequence(ask: Ask) -> None:
-    x = ask(B=1, lengths=(3, 70), T=73, gate="slow").inputs()
+def test_sums_start_again_in_every_chunk_and_sequence(make_problem: MakeProblem) -> None:
+    x = make_problem(B=1, lengths=(3, 70), T=73, gate="slow").inputs()
     handed = CUMULATED_NATURAL.hand(x, 64)[0, :, 0, 0].double()
     one = x.g[0, :, 0, 0].double()
     for first, end in ((0, 3), (3, 67), (67, 73)):

@@ -13,7 +13,7 @@ from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.status import Status
 from tests.adapters.ascend.conftest import Plant
 from tests.adapters.ascend.test_ascendc import LATER, REVISIONS
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 PROBED: list[tuple[str, dict[str, Any], str]] = [
     (
@@ -88,11 +88,17 @@ def test_a_wrong_declaration_is_a_convention_error(
     + [("early", *case) for case in REPORTED_EARLY],
 )
 def test_what_no_declaration_expresses_is_named_by_the_self_test(
-    ask: Ask, plant: Plant, *, revision: str, layout: str, changes: dict[str, Any], said: str
+    make_problem: MakeProblem,
+    plant: Plant,
+    *,
+    revision: str,
+    layout: str,
+    changes: dict[str, Any],
+    said: str,
 ) -> None:
     adapter = plant(revision, options={"layout": layout}, **changes)
     width = REVISIONS[revision]
-    problem = ask(H=1, HV=1, K=width, V=width, dtype="bf16")
+    problem = make_problem(H=1, HV=1, K=width, V=width, dtype="bf16")
     with pytest.raises(CallError) as caught:
         execute(adapter, problem.inputs(), ("o", "final_state"))
     assert caught.value.status is Status.WRONG_KERNEL
@@ -104,8 +110,10 @@ def test_what_no_declaration_expresses_is_named_by_the_self_test(
     assert said in conventions(adapter).message
 
 
-def test_a_kernel_wrong_in_two_ways_is_left_to_the_suites(ask: Ask, plant: Plant) -> None:
+def test_a_kernel_wrong_in_two_ways_is_left_to_the_suites(
+    make_problem: MakeProblem, plant: Plant
+) -> None:
     adapter = plant("mid", scale="twice", beta="doubled")
     assert conventions(adapter).status is Status.SKIP
-    adapter.forward(ask(K=16, V=16, dtype="bf16").inputs())
+    adapter.forward(make_problem(K=16, V=16, dtype="bf16").inputs())
     assert "two-token self-test fits no known reading" in adapter.proof()

@@ -19,7 +19,7 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
-from tests.adapters.standins import PACK, Ask
+from tests.adapters.standins import PACK, MakeProblem
 from tests.interruptible import interruptible
 from tests.processes import alive
 from tests.rows import ROOT
@@ -97,14 +97,16 @@ def test_nothing_of_ours_is_there(python: Path) -> None:
         assert b"ModuleNotFoundError" in tried.stderr
 
 
-def test_a_right_kernel_passes_in_all_formats_and_packed(named: Named, ask: Ask) -> None:
+def test_a_right_kernel_passes_in_all_formats_and_packed(
+    named: Named, make_problem: MakeProblem
+) -> None:
     adapter = named("kda")
     assert adapter.missing() is None
     small = {"B": 1, "T": 7, "H": 1, "HV": 2, "K": 4, "V": 3}
     problems = [
-        ask(**small),
-        ask(**small, dtype="bf16"),
-        ask(**{**small, "T": sum(PACK) + 1}, lengths=PACK, state="random"),
+        make_problem(**small),
+        make_problem(**small, dtype="bf16"),
+        make_problem(**{**small, "T": sum(PACK) + 1}, lengths=PACK, state="random"),
     ]
     verdicts = judged(adapter, *problems)
     assert [verdict.status for verdict in verdicts] == [Status.PASS] * 6
@@ -114,21 +116,23 @@ def test_a_right_kernel_passes_in_all_formats_and_packed(named: Named, ask: Ask)
     assert "numpy_kda.py:kda in " in about["kernel"]
 
 
-def test_every_convention_gets_there_and_back(named: Named, ask: Ask) -> None:
-    problem = ask(B=2, T=5, H=1, HV=2, K=4, V=3)
+def test_every_convention_gets_there_and_back(named: Named, make_problem: MakeProblem) -> None:
+    problem = make_problem(B=2, T=5, H=1, HV=2, K=4, V=3)
     assert {
         verdict.status for verdict in judged(named("turned", layout="bhtd", state="vk"), problem)
     } == {Status.PASS}
     assert judged(named("turned"), problem)[0].status is not Status.PASS
 
 
-def test_a_wrong_convention_is_found_out_by_asking_the_same_process(named: Named) -> None:
+def test_a_wrong_convention_is_found_by_calling_the_same_process(named: Named) -> None:
     found = conventions(named("kda", gate="log2"))
     assert (found.status, "behaves as gate='log'" in found.message) == (Status.CONVENTION, True)
 
 
-def test_what_a_kernel_prints_is_no_answer(named: Named, ask: Ask) -> None:
-    assert {verdict.status for verdict in judged(named("talks"), ask(T=3))} == {Status.PASS}
+def test_what_a_kernel_prints_is_no_answer(named: Named, make_problem: MakeProblem) -> None:
+    assert {verdict.status for verdict in judged(named("talks"), make_problem(T=3))} == {
+        Status.PASS
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,10 +145,13 @@ def test_what_a_kernel_prints_is_no_answer(named: Named, ask: Ask) -> None:
     ],
 )
 def test_what_a_kernel_does_to_its_process_ends_one_case(
-    named: Named, ask: Ask, function: str, status: Status, said: str
+    named: Named, make_problem: MakeProblem, function: str, status: Status, said: str
 ) -> None:
     adapter = named(function, limit="3")
-    good, bad = ask(B=1, T=5, H=1, HV=1, K=4, V=3), ask(B=1, T=7, H=1, HV=1, K=4, V=3)
+    good, bad = (
+        make_problem(B=1, T=5, H=1, HV=1, K=4, V=3),
+        make_problem(B=1, T=7, H=1, HV=1, K=4, V=3),
+    )
     verdicts = judged(adapter, good, bad, good)
     assert [verdict.status for verdict in verdicts] == [
         Status.PASS,
@@ -157,7 +164,7 @@ def test_what_a_kernel_does_to_its_process_ends_one_case(
 
 
 def test_a_kernel_that_cannot_be_imported_is_said_at_once_and_is_not_the_kernel_s_verdict(
-    named: Named, ask: Ask, tmp_path: Path
+    named: Named, make_problem: MakeProblem, tmp_path: Path
 ) -> None:
     port = tmp_path / "port.py"
     port.write_text("import nonesuch\n")
@@ -166,7 +173,7 @@ def test_a_kernel_that_cannot_be_imported_is_said_at_once_and_is_not_the_kernel_
         with pytest.raises(
             AdapterError, match=r"did not get ready within 300 s: .*No module named 'nonesuch'"
         ):
-            adapter.forward(ask(T=3).inputs())
+            adapter.forward(make_problem(T=3).inputs())
 
 
 @pytest.mark.parametrize(
@@ -184,9 +191,9 @@ def test_what_is_missing_there_is_named(named: Named, changes: dict[str, str], s
     assert re.search(said, str(named("kda", **changes).missing()))
 
 
-def test_no_process_and_no_file_is_left(named: Named, ask: Ask) -> None:
+def test_no_process_and_no_file_is_left(named: Named, make_problem: MakeProblem) -> None:
     adapter = named("kda")
-    adapter.forward(ask(T=3).inputs())
+    adapter.forward(make_problem(T=3).inputs())
     folder = adapter._interpreter.folder  # pyright: ignore[reportAttributeAccessIssue]
     process = adapter._interpreter._process.pid  # pyright: ignore[reportAttributeAccessIssue]
     assert folder.is_dir() and alive(process)
@@ -206,21 +213,23 @@ adapter.forward(Problem.from_json(sys.argv[2]).inputs())
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_the_one_that_asks(python: Path, ask: Ask, end: signal.Signals) -> None:
+def test_no_process_outlives_the_one_that_calls(
+    python: Path, make_problem: MakeProblem, end: signal.Signals
+) -> None:
     spec = f"elsewhere:python={python},kernel={KERNELS}:hangs,framework=numpy"
-    problem = ask(B=1, T=7, H=1, HV=1, K=4, V=3).to_json()
+    problem = make_problem(B=1, T=7, H=1, HV=1, K=4, V=3).to_json()
     command = [sys.executable, "-c", LONELY, spec, problem]
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT)}
-    asking = subprocess.Popen(
+    waiting = subprocess.Popen(
         interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings
     )
-    assert asking.stdout is not None
-    process = int(asking.stdout.readline())
+    assert waiting.stdout is not None
+    process = int(waiting.stdout.readline())
     time.sleep(0.3)
     assert alive(process)
-    asking.send_signal(end)
-    asking.wait(timeout=120)
-    asking.stdout.close()
+    waiting.send_signal(end)
+    waiting.wait(timeout=120)
+    waiting.stdout.close()
     until = time.monotonic() + 10
     while alive(process) and time.monotonic() < until:
         time.sleep(0.05)

@@ -20,7 +20,7 @@ from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
-from tests.adapters.standins import PACK, Ask
+from tests.adapters.standins import PACK, MakeProblem
 
 Question = tuple[str, Any, dict[str, Any]]
 Export = Callable[..., Path]
@@ -49,17 +49,17 @@ def right(
 
 
 @pytest.fixture
-def questions(ask: Ask) -> list[Question]:
+def questions(make_problem: MakeProblem) -> list[Question]:
     return [
-        ("forward", ask(B=1, T=7, H=1, HV=2, K=4, V=3), {}),
+        ("forward", make_problem(B=1, T=7, H=1, HV=2, K=4, V=3), {}),
         (
             "resume",
-            ask(B=1, T=9, H=1, HV=1, K=4, V=3, dtype="bf16"),
+            make_problem(B=1, T=9, H=1, HV=1, K=4, V=3, dtype="bf16"),
             {"cut": 4, "way": "chunk-step"},
         ),
         (
             "packing",
-            ask(B=1, T=sum(PACK) + 2, lengths=PACK, H=1, HV=1, K=4, V=3, state="random"),
+            make_problem(B=1, T=sum(PACK) + 2, lengths=PACK, H=1, HV=1, K=4, V=3, state="random"),
             {"arrangement": "alone"},
         ),
     ]

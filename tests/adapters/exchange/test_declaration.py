@@ -12,7 +12,7 @@ from kdaverify.adapters.exchange.declared import kda_adapter
 from kdaverify.adapters.exchange.manifest import Manifest
 from kdaverify.adapters.exchange.recorder import Recorder
 from kdaverify.adapters.registry import find
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 
 def test_what_is_not_declared_takes_the_strictest_reading() -> None:
@@ -44,13 +44,15 @@ def test_the_function_gets_what_the_declaration_says() -> None:
     assert declared({"name": "x"}).keywords == ("scale", "initial_state")
 
 
-def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(ask: Ask, tmp_path: Path) -> None:
+def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(
+    make_problem: MakeProblem, tmp_path: Path
+) -> None:
     declaration = declared({"name": "x", "widths": "64+128", "grouped_heads": "no"})
     adapter = kda_adapter(declaration, dict)
-    assert adapter.supports(ask(K=64, V=128)) is None
-    assert "no K = 8: it takes widths of 64, 128 alone" in str(adapter.supports(ask()))
+    assert adapter.supports(make_problem(K=64, V=128)) is None
+    assert "no K = 8: it takes widths of 64, 128 alone" in str(adapter.supports(make_problem()))
     assert "no 3 value heads a key head (HV = 3, H = 1): it takes 1 alone" in str(
-        adapter.supports(ask(K=64, V=64, H=1))
+        adapter.supports(make_problem(K=64, V=64, H=1))
     )
     draft = Manifest.draft(declaration, profile="smoke", seed=0)
     assert Recorder(tmp_path, draft).domain.widths == (64, 128)

@@ -11,11 +11,11 @@ import pytest
 from kdaverify.adapters import AdapterError, WrongKernelError, find
 from kdaverify.adapters.fla.adapter import Fla
 from kdaverify.adapters.fla.runtime import ASCEND, MAINLINE, Backend, proof
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 
 class Ran:
-    """A runtime that remembers what it was told."""
+    """A runtime that records what it was called with."""
 
     def __init__(self, *kernels: str) -> None:
         self._kernels = kernels
@@ -103,13 +103,15 @@ def test_contracts_follow_the_format_and_where_it_runs() -> None:
     )
 
 
-def test_limits_are_reasons(ask: Ask) -> None:
-    assert "K <= 256" in str(find("fla").supports(ask(K=300)))
+def test_limits_are_reasons(make_problem: MakeProblem) -> None:
+    assert "K <= 256" in str(find("fla").supports(make_problem(K=300)))
     assert "safe_gate promises" in str(
-        find("fla:safe_gate=yes").supports(ask(dtype="bf16", gate="bound-20"))
+        find("fla:safe_gate=yes").supports(make_problem(dtype="bf16", gate="bound-20"))
     )
-    assert "a sigmoid" in str(find("fla:beta=sigmoid").supports(ask(beta="two")))
-    assert "no tolerance of its own" in str(find("fla:gate=softplus").supports(ask(dtype="fp32")))
+    assert "a sigmoid" in str(find("fla:beta=sigmoid").supports(make_problem(beta="two")))
+    assert "no tolerance of its own" in str(
+        find("fla:gate=softplus").supports(make_problem(dtype="fp32"))
+    )
     assert "softplus activation cannot express" in str(
-        find("fla:gate=softplus").supports(ask(dtype="bf16", gate="zero"))
+        find("fla:gate=softplus").supports(make_problem(dtype="bf16", gate="zero"))
     )

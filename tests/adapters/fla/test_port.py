@@ -25,7 +25,7 @@ from kdaverify.checks.stages import backward_stages, first_wrong
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from tests.adapters.fla import torch_port, torch_port_backward
-from tests.adapters.standins import Ask
+from tests.adapters.standins import MakeProblem
 
 MODULE = "tests.adapters.fla.torch_port"
 PACK = {"B": 1, "H": 1, "HV": 2, "lengths": (0, 5, 66, 0, 70), "T": 145}
@@ -47,9 +47,9 @@ def port(spec: str = f"fla_port:module={MODULE}") -> FlaPort:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("changes", [{"T": 70}, PACK], ids=["dense", "pack"])
 def test_a_port_named_by_its_module_is_judged_end_to_end(
-    ask: Ask, dtype: str, changes: dict[str, Any]
+    make_problem: MakeProblem, dtype: str, changes: dict[str, Any]
 ) -> None:
-    found = forward(port(), ask(dtype=dtype, **changes))
+    found = forward(port(), make_problem(dtype=dtype, **changes))
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert port().proof() == "nothing yet" and "cumsum, intra, wy, state, output" in ", ".join(
         port().stages(dtype)
@@ -62,17 +62,19 @@ BACKWARD = "tests.adapters.fla.torch_port_backward"
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("feed", FEEDS)
 def test_the_backward_of_a_port_is_judged_function_by_function(
-    ask: Ask, dtype: str, feed: Feed
+    make_problem: MakeProblem, dtype: str, feed: Feed
 ) -> None:
     found = backward_stages(
-        port(f"fla_port:module={BACKWARD}"), ask(dtype=dtype, gate="slow", **PACK), feed=feed
+        port(f"fla_port:module={BACKWARD}"),
+        make_problem(dtype=dtype, gate="slow", **PACK),
+        feed=feed,
     )
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert {outcome.output.partition(".")[0] for outcome in found} == {*BACKWARD_FUNCTIONS}
 
 
 def test_a_fault_in_a_fused_function_of_a_port_is_named_with_its_tensor(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
+    make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = ModuleType("wrong_port")
     vars(wrong).update(
@@ -91,7 +93,9 @@ def test_a_fault_in_a_fused_function_of_a_port_is_named_with_its_tensor(
     wrong.chunk_kda_bwd_wy_dqkg_fused = without_the_end  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "wrong_port", wrong)
     assert (
-        first_wrong(port("fla_port:module=wrong_port"), ask(dtype="bf16", T=70), backward=True)
+        first_wrong(
+            port("fla_port:module=wrong_port"), make_problem(dtype="bf16", T=70), backward=True
+        )
         == "wy_dqkg (dG_wy)"
     )
 
@@ -107,7 +111,9 @@ def test_a_cumsum_without_a_way_back_is_of_the_forward_alone(
     assert list(port("fla_port:module=alone").stages("bf16")) == ["cumsum"]
 
 
-def test_a_port_in_natural_logarithms_says_so(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_natural_logarithms_says_so(
+    make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     natural = ModuleType("natural_port")
     for known in FUNCTIONS.values():
         if hasattr(torch_port, known.name):
@@ -119,7 +125,7 @@ def test_a_port_in_natural_logarithms_says_so(ask: Ask, monkeypatch: pytest.Monk
 
     natural.chunk_local_cumsum = summed  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "natural_port", natural)
-    problem = ask(T=70)
+    problem = make_problem(T=70)
     named = (
         port("fla_port:module=natural_port,gate=log")
         .stages("fp32")["cumsum"]
@@ -128,8 +134,8 @@ def test_a_port_in_natural_logarithms_says_so(ask: Ask, monkeypatch: pytest.Monk
     assert torch.allclose(named["G"][:, :64], problem.inputs().g[:, :64].cumsum(1), atol=1e-4)
 
 
-def test_gates_go_there_and_back_in_base_2(ask: Ask) -> None:
-    adapter, problem = port(), ask(T=70)
+def test_gates_go_there_and_back_in_base_2(make_problem: MakeProblem) -> None:
+    adapter, problem = port(), make_problem(T=70)
     G = adapter.stages("fp32")["cumsum"].call(arguments(problem, adapter))["G"]
     assert torch.allclose(
         G[:, :64].float(), problem.inputs().g[:, :64].cumsum(1), rtol=1e-6, atol=1e-5
@@ -145,22 +151,22 @@ def complaint(function: Any, problem: Problem) -> str:
     return str(reported.value)
 
 
-def test_parameters_that_do_not_fit_are_named(ask: Ask) -> None:
+def test_parameters_that_do_not_fit_are_named(make_problem: MakeProblem) -> None:
     def renamed(gates: Any, chunk_size: int) -> None: ...
     def demanding(g: Any, chunk_size: int, workspace: Any) -> None: ...
     def unpacked(g: Any, chunk_size: int) -> None: ...
 
     assert "chunk_local_cumsum: has no parameter g; FLA's are g, scale" in complaint(
-        renamed, ask(T=3)
+        renamed, make_problem(T=3)
     )
     assert "chunk_local_cumsum: wants workspace, which FLA's has not" in complaint(
-        demanding, ask(T=3)
+        demanding, make_problem(T=3)
     )
-    assert "has no parameter cu_seqlens" in complaint(unpacked, ask(**PACK))
+    assert "has no parameter cu_seqlens" in complaint(unpacked, make_problem(**PACK))
 
 
-def test_too_few_results_are_reported(ask: Ask) -> None:
-    adapter, problem = port(), ask(T=3)
+def test_too_few_results_are_reported(make_problem: MakeProblem) -> None:
+    adapter, problem = port(), make_problem(T=3)
     x = arguments(problem, adapter)
     x = x.beside(chain({name: adapter.stages("fp32")[name] for name in ("cumsum", "intra")}, x))
 
@@ -192,7 +198,7 @@ def test_a_port_that_cannot_be_named_says_why(spec: str, reported: str) -> None:
 
 
 def test_an_incomplete_port_has_stages_and_no_forward(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
+    make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = ModuleType("alone")
     alone.chunk_gla_fwd_o_gk = torch_port.chunk_gla_fwd_o_gk  # pyright: ignore[reportAttributeAccessIssue]
@@ -202,4 +208,4 @@ def test_an_incomplete_port_has_stages_and_no_forward(
     with pytest.raises(
         AdapterError, match="stage output: takes v_new, G, Aqk, h, which no stage before it gives"
     ):
-        adapter.forward(ask(T=3).inputs())
+        adapter.forward(make_problem(T=3).inputs())

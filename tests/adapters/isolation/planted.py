@@ -247,7 +247,7 @@ class Planted(Adapter):
 
 
 class Unspeakable(Canonical):
-    """Dies when asked what it runs with."""
+    """Dies when its environment is read."""
 
     def environment(self) -> dict[str, str]:
         os._exit(5)

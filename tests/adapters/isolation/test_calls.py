@@ -102,7 +102,7 @@ def test_a_device_that_a_rule_lost_is_not_the_next_rule_s(
 
 
 class _Losing(Several):
-    """Loses its device in the first call on tensors that are not contiguous."""
+    """Its device fails in the first call on tensors that are not contiguous."""
 
     lost = False
 

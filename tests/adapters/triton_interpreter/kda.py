@@ -27,7 +27,7 @@ PACKED = (0, 0, 9, 9, 10, 24, 24)
 
 def call(dtype: torch.dtype, *, packed: bool = False) -> Inputs:
     """A small call with more value than key heads and K != V,
-    packed with empty sequences if asked.
+    packed with empty sequences on request.
     """
     torch.manual_seed(0)
     T, H, HV, K, V = 24, 1, 2, 16, 12

@@ -1,4 +1,4 @@
-"""Which Triton the interpreter takes, told without importing it."""
+"""Which Triton the interpreter takes, found without importing it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_fork_under_the_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "fork" in str(missing())
 
 
-def test_asking_imports_no_triton() -> None:
+def test_listing_imports_no_triton() -> None:
     code = (
         "import sys; from kdaverify.adapters.triton_interpreter import missing; missing();"
         " sys.exit('triton' in sys.modules)"

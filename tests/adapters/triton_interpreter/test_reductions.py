@@ -13,7 +13,7 @@ def test_a_tree_adds_halves_and_rounds_every_time() -> None:
     in a tree they meet first.
     """
     values = np.array([2048, 1, 1, 1, 1, 1, 1, 1], dtype=np.float16)
-    # (2048 + 1) + 1 loses both: [2048, 1+1, 1+1, 1+1], then [2048 + 2, 4]
+    # (2048 + 1) + 1 rounds both away: [2048, 1+1, 1+1, 1+1], then [2048 + 2, 4]
     assert halving(values, 0, np.add) == 2048 + 6
     assert running(values, 0, np.add)[-1] == 2048
 

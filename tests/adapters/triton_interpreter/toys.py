@@ -64,5 +64,5 @@ def added(source: Any, out: Any) -> None:
 @triton.autotune(configs=[triton.Config({"BLOCK": 16 << i}) for i in range(3)], key=["n"])
 @triton.jit
 def tuned(out: Any, n: Any, BLOCK: tl.constexpr) -> None:
-    """Tells which configuration it got."""
+    """Returns which configuration it got."""
     tl.store(out, n + BLOCK)

@@ -69,7 +69,7 @@ def test_a_kernel_that_declares_other_bits_is_judged_call_by_call() -> None:
     } == {Status.PASS}
 
 
-def test_smoke_asks_costly_rules_in_one_format_and_the_others_in_all() -> None:
+def test_smoke_tests_costly_rules_in_one_format_and_the_others_in_all() -> None:
     found = {
         rule: [one.problem.dtype for one in questions(EAGER, "smoke") if one.rule.name == rule]
         for rule in RULES

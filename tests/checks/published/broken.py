@@ -1,5 +1,5 @@
-"""Kernels that every harness should reject, and legal ones that none should: each gives o and S_T
-of a call under chunk64-bf16.
+"""Kernels that every harness should reject, and conforming ones that none should: each gives o and
+S_T of a call under chunk64-bf16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kernel = Callable[[Inputs], tuple[Tensor, Tensor]]
 
 
 def backwards(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product summed in 16 partial sums, last first: legal, and in no budget."""
+    """A dot product summed in 16 partial sums, last first: conforming, and in no ensemble."""
     parts = min(a.shape[-1], 16)
     total = torch.zeros((), dtype=a.dtype)
     for left, right in reversed(
@@ -35,7 +35,7 @@ def backwards(a: Tensor, b: Tensor) -> Tensor:
 
 
 def staged(**patched: Stage) -> Kernel:
-    """The plain kernel with some stages replaced."""
+    """The baseline reference kernel with some stages replaced."""
     return replace(PLAIN, stages=replace(STAGES, **patched)).run
 
 

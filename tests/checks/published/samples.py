@@ -19,7 +19,7 @@ def sample(
     benchmark: Sequence[float] | None = None,
     **fields: Any,
 ) -> Sample:
-    """An o in bf16, unless told otherwise."""
+    """An o, in bf16 by default."""
 
     def tensor(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64)
@@ -39,7 +39,7 @@ def sample(
     )
 
 
-def ask(
+def judged_by(
     rule: str,
     actual: Sequence[float],
     exact: Sequence[float],
@@ -58,4 +58,4 @@ def says(
     **fields: Any,
 ) -> str:
     """Its verdict alone."""
-    return ask(rule, actual, exact, benchmark, **fields).says.value
+    return judged_by(rule, actual, exact, benchmark, **fields).says.value

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kdaverify.checks.published.ascend import LEVELS, ulp
-from tests.checks.published.samples import ask, says
+from tests.checks.published.samples import judged_by, says
 
 MANY = 100
 ONES, ZEROS = [1.0] * MANY, [0.0] * MANY
@@ -35,7 +35,7 @@ def test_a_mean_relative_error_of_the_threshold_is_too_much_and_half_of_it_is_no
 
 
 def test_one_relative_error_of_ten_thresholds_is_too_much() -> None:
-    found = ask("ascend-single", one_off(10 * T * 1e-7, of=0.0), ZEROS)
+    found = judged_by("ascend-single", one_off(10 * T * 1e-7, of=0.0), ZEROS)
     assert (found.says, found.statistic, found.limit) == ("fail", "MARE", 10 * T)
     assert found.value == pytest.approx(10 * T)
     assert says("ascend-single", one_off(9.9 * T * 1e-7, of=0.0), ZEROS) == "pass"
@@ -45,7 +45,7 @@ def test_one_element_of_a_hundred_may_miss_the_mixed_tolerance_and_two_may_not()
     # t + t |g| is 2^-6 at 1.
     assert says("ascend-mixed", one_off(2.0**-6, MANY), ONES) == "pass"
     assert says("ascend-mixed", one_off(2.0**-6 * 1.01), ONES) == "pass"
-    found = ask("ascend-mixed", one_off(2.0**-6 * 1.01, 2), ONES)
+    found = judged_by("ascend-mixed", one_off(2.0**-6 * 1.01, 2), ONES)
     assert (found.says, found.statistic, found.value, found.limit) == (
         "fail",
         "matched",
@@ -70,7 +70,7 @@ def test_the_largest_error_has_an_absolute_limit_or_32_ulps(
     assert (
         says("ascend-mixed", one_off(0.99 * most, of=exact), [exact] * MANY, stored=fmt) == "pass"
     )
-    found = ask("ascend-mixed", one_off(1.01 * most, of=exact), [exact] * MANY, stored=fmt)
+    found = judged_by("ascend-mixed", one_off(1.01 * most, of=exact), [exact] * MANY, stored=fmt)
     assert found.says == "fail"
     assert found.statistic.startswith("largest error")
 
@@ -114,7 +114,7 @@ def test_one_large_error_decides_the_level_too(factor: float, levels: tuple[str,
 
 def test_a_benchmark_without_an_error_is_no_division_by_zero() -> None:
     assert says("ascend-L2", ONES, ONES, ONES) == "pass"
-    found = ask("ascend-L2", one_off(2.0**-10), ONES, ONES)
+    found = judged_by("ascend-L2", one_off(2.0**-10), ONES, ONES)
     assert found.says == "fail"
     assert found.value is not None
     assert math.isfinite(found.value)
@@ -125,7 +125,7 @@ def test_a_benchmark_without_an_error_is_no_division_by_zero() -> None:
     [(2, 0, "pass"), (3, 0, "fail"), (4, 2, "pass"), (5, 2, "fail"), (0, 9, "pass")],
 )
 def test_errors_of_small_values_are_counted(ours: int, theirs: int, verdict: str) -> None:
-    found = ask(
+    found = judged_by(
         "ascend-L2", one_off(2.0**-15, ours, of=0.0), ZEROS, one_off(2.0**-15, theirs, of=0.0)
     )
     assert found.says == verdict
@@ -140,7 +140,9 @@ def test_a_small_value_may_be_wrong_by_the_error_itself_and_one_at_the_threshold
     None
 ):
     assert says("ascend-L2", one_off(2.0**-16, MANY, of=0.0), ZEROS, ZEROS) == "pass"
-    found = ask("ascend-L2", one_off(2.0**-15, 9, of=2.0**-8), [2.0**-8] * MANY, [2.0**-8] * MANY)
+    found = judged_by(
+        "ascend-L2", one_off(2.0**-15, 9, of=2.0**-8), [2.0**-8] * MANY, [2.0**-8] * MANY
+    )
     assert (found.says, found.statistic) == ("fail", "MARE ratio")
 
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from tests.checks.published.samples import ask, says
+from tests.checks.published.samples import judged_by, says
 
 MANY = 100
 ONES = [1.0] * MANY
@@ -19,14 +19,14 @@ FLOOR, BALANCE = 2.0**-8, 2.0**-7
 def test_errors_below_the_floor_of_the_benchmark_do_not_count(
     relative: float, verdict: str
 ) -> None:
-    found = ask("ascend-atk", [1.0 + relative * FLOOR, *ONES[1:]], ONES, ONES)
+    found = judged_by("ascend-atk", [1.0 + relative * FLOOR, *ONES[1:]], ONES, ONES)
     assert (found.says, found.statistic) == (verdict, "largest relative error ratio")
 
 
 def test_errors_of_one_sign_are_out_of_balance_even_where_the_benchmark_is_as_wrong() -> None:
     benchmark = [1.02, 0.98] * (MANY // 2)
     assert says("ascend-atk", benchmark[::-1], ONES, benchmark) == "pass"
-    found = ask("ascend-atk", [1.02] * MANY, ONES, benchmark)
+    found = judged_by("ascend-atk", [1.02] * MANY, ONES, benchmark)
     assert (found.says, found.statistic, found.limit) == ("fail", "error balance", BALANCE)
     assert found.value == pytest.approx(0.02)
 
@@ -38,7 +38,7 @@ def test_errors_of_one_sign_are_out_of_balance_even_where_the_benchmark_is_as_wr
 def test_the_balance_is_absolute_below_1_and_relative_above(
     exact: float, off: float, verdict: str
 ) -> None:
-    found = ask("ascend-atk", [exact + off] * MANY, [exact] * MANY, [exact - off] * MANY)
+    found = judged_by("ascend-atk", [exact + off] * MANY, [exact] * MANY, [exact - off] * MANY)
     assert found.says == verdict
 
 

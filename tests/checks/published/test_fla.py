@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.checks.published.samples import ask, says
+from tests.checks.published.samples import judged_by, says
 
 ONES = [1.0] * 4
 
@@ -28,7 +28,7 @@ def off(by: float) -> list[float]:
 )
 def test_every_tensor_has_its_limit(output: str, limit: float, *, packed: bool) -> None:
     assert says("fla", off(0.99 * limit), ONES, output=output, packed=packed) == "pass"
-    found = ask("fla", off(1.01 * limit), ONES, output=output, packed=packed)
+    found = judged_by("fla", off(1.01 * limit), ONES, output=output, packed=packed)
     assert (found.says, found.limit) == ("fail", limit)
     assert found.value == pytest.approx(1.01 * limit)
 

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from tests.checks.published.samples import ask, says
+from tests.checks.published.samples import judged_by, says
 
 LINE = [float(i) for i in range(10)]
 
 
 def test_flash_attention_allows_twice_the_largest_error_of_the_benchmark() -> None:
     assert says("flash-attention", [1.5, 2.0], [1.0, 2.0], [1.0, 2.25]) == "pass"
-    found = ask("flash-attention", [1.0, 2.75], [1.0, 2.0], [1.0, 2.25])
+    found = judged_by("flash-attention", [1.0, 2.75], [1.0, 2.0], [1.0, 2.25])
     assert (found.says, found.value, found.limit) == ("fail", 0.75, 0.5)
 
 

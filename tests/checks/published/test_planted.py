@@ -1,5 +1,5 @@
-"""Broken and legal kernels on real problems: which rules see them, what is never changed by it, and
-whose errors are the benchmark.
+"""Broken and conforming kernels on real problems: which rules see them, what is never changed by
+it, and whose errors are the benchmark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GENERIC = Problem(B=1, T=130, H=1, HV=1, K=16, V=16, dtype="bf16", seed=3, **REG
 COHERENT = GENERIC.replace(gate="slow", key="coherent-0.9")
 SMALL = GENERIC.replace(state="absent", value="tiny")
 ALARMED = {"ascend-single", "ascend-mixed", "torch-testing"}
-"""Rules that fail the plain legal kernel on the generic problem."""
+"""Rules that fail the baseline reference kernel on the generic problem."""
 ABSOLUTE = {
     *(
         "ascend-mixed",

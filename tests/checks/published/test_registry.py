@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.checks.published.registry import RULES, findings
-from tests.checks.published.samples import ask, sample, says
+from tests.checks.published.samples import judged_by, sample, says
 from tests.rows import ROOT
 
 COMPARING = [name for name, rule in RULES.items() if rule.benchmark]
@@ -27,7 +27,7 @@ def test_zeros_for_a_large_output_fail(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", COMPARING)
 def test_a_rule_that_compares_errors_says_nothing_without_a_benchmark(rule: str) -> None:
-    found = ask(rule, EXACT, EXACT)
+    found = judged_by(rule, EXACT, EXACT)
     assert (found.says, found.statistic, found.value) == ("n/a", "no benchmark", None)
 
 
@@ -67,5 +67,5 @@ def test_the_reference_lists_every_rule_with_its_source() -> None:
         if line.startswith("| `")
     ]
     for rule in RULES.values():
-        asks = rule.asks.replace("|", "\\|")
-        assert f"| `{rule.name}` | {asks} | {rule.source} |" in listed, rule.name
+        criterion = rule.criterion.replace("|", "\\|")
+        assert f"| `{rule.name}` | {criterion} | {rule.source} |" in listed, rule.name

@@ -163,7 +163,7 @@ def whole(name: str, **options: Any) -> Any:
 
 
 def one_more(cache: Tensor, table: Tensor, length: int) -> Tensor:
-    """Up to the end of the last page."""
+    """Up to the end of the last block."""
     return cache[table[: -(-length // cache.shape[1])].long()].flatten(0, 1)
 
 

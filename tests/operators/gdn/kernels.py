@@ -180,7 +180,7 @@ class Chunked(Port):
 
 
 def port(run: Port, name: str, **declared: Any) -> Any:
-    """A port behind the decorator, with one gate a head unless told otherwise."""
+    """A port behind the decorator, with one gate a head by default."""
     options: dict[str, Any] = {"gates": "head", "packing": "cu_seqlens", "name": name} | declared
     if options["gates"] == "none":
 

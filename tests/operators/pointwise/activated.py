@@ -1,4 +1,6 @@
-"""Operations beside the kernel as implementations under test: legal in other ways than eager's."""
+"""Operations beside the kernel as implementations under test: conforming in other ways than
+eager's.
+"""
 
 from __future__ import annotations
 

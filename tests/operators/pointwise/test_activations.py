@@ -1,5 +1,5 @@
 """The operations beside the kernel: every planted fault is caught
-in the result that has it, every legal way passes.
+in the result that has it, every conforming way passes.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def test_what_no_number_of_the_format_holds_may_be_infinite_of_the_right_sign_al
 
 def test_a_sum_that_cancels_past_the_format_may_be_infinite_of_either_sign() -> None:
     """Rows of 1e-5 under an eps of 1e-12, normalised into fp16's subnormals:
-    what their projection misses overflows.
+    what their projection leaves out overflows.
     """
     problem = (
         '{"B":2,"HV":2,"K":20,"T":130,"cotangent":"large","dtype":"fp16","op":"l2norm",'

@@ -69,7 +69,7 @@ def test_three_forms_agree_within_their_radii() -> None:
             widest = max(widest, float((forms[0].lse.radius[finite] / level).max()))
             count += 1
     assert count >= 500
-    # A radius that proves nothing would agree with everything.
+    # An infinite radius would agree with everything.
     assert widest < 1e-12
 
 

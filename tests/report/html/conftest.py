@@ -24,7 +24,7 @@ ARGUMENTS = (
 
 
 class Browser:
-    """A tab that remembers what was asked of the network and what was complained of."""
+    """A tab that records network requests and complaints of the page."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -63,7 +63,7 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the last call."""
+        """Addresses that were requested since the last call."""
         events = [
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         ]

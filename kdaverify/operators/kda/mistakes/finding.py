@@ -132,7 +132,7 @@ def _located(found: Sequence[ObservedCase], until: float) -> ErrorFinding:
     first = dict[str, Origin]()
     tried = origins(case, entered, until=until) if case.finite else ()
     for origin in sorted(
-        (origin for origin in tried if origin.telling), key=lambda origin: origin.unknowns
+        (origin for origin in tried if origin.conclusive), key=lambda origin: origin.unknowns
     ):
         first.setdefault(origin.place.words, origin)
     fewest = [

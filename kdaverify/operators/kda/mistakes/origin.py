@@ -53,7 +53,7 @@ class Origin:
         return self.noise <= RIVAL
 
     @property
-    def telling(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether it accounts for the error, and that is more than a matter of course."""
         return self.noise <= 1.0 and self.equations - self.unknowns >= SPARE
 

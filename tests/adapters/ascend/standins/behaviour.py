@@ -29,7 +29,7 @@ class Behaviour:
         gate: natural, log2, summed log2, summed natural, or decay.
         o_as_inputs: o comes in the layout of the inputs.
         square: widths are 64 or 128, K = V.
-        layout: read instead of the one they are told.
+        layout: read instead of the one that is passed.
         start, final: order of the initial and the final state.
         beta: value, logit or doubled.
         scale: once, twice, ignored or fixed.

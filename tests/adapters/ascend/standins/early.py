@@ -13,7 +13,7 @@ BEHAVIOUR = Behaviour(gate="summed log2", o_as_inputs=True)
 
 
 def operators(does: Behaviour) -> dict[str, Callable[..., Any]]:
-    """The functions of the module, behaving as asked."""
+    """The functions of the module, with the given behaviour."""
 
     def chunk_kda_fwd(  # noqa: PLR0917 - the vendor's signature
         q: Any,

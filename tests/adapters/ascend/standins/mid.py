@@ -15,7 +15,7 @@ BEHAVIOUR = Behaviour()
 
 
 def chunk_operator(does: Behaviour) -> Callable[..., Any]:
-    """chunk_kda_fwd, behaving as asked."""
+    """chunk_kda_fwd, with the given behaviour."""
 
     def npu_chunk_kda_fwd(  # noqa: PLR0917 - the vendor's signature
         q: Any,
@@ -60,7 +60,7 @@ def chunk_operator(does: Behaviour) -> Callable[..., Any]:
 
 
 def recurrent_operator(does: Behaviour) -> Callable[..., Any]:
-    """recurrent_kda, behaving as asked."""
+    """recurrent_kda, with the given behaviour."""
 
     def npu_recurrent_kda(  # noqa: PLR0917 - the vendor's signature
         q: Any,
@@ -118,7 +118,7 @@ def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operators(does: Behaviour) -> dict[str, Any]:
-    """The names of the module, behaving as asked."""
+    """The names of the module, with the given behaviour."""
     chunk_kda_fwd, recurrent_kda = chunk_operator(does), recurrent_operator(does)
     behind = SimpleNamespace(npu_chunk_kda_fwd=chunk_kda_fwd, npu_recurrent_kda=recurrent_kda)
     return {

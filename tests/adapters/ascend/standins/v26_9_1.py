@@ -12,7 +12,7 @@ BEHAVIOUR = Behaviour(square=True)
 
 
 def operators(does: Behaviour) -> dict[str, Callable[..., Any]]:
-    """The functions of the module, behaving as asked."""
+    """The functions of the module, with the given behaviour."""
     return {"chunk_kda_fwd": chunk_operator(does), "recurrent_kda": recurrent_operator(does)}
 
 

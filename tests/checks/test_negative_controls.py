@@ -1,5 +1,5 @@
-"""What zeros, the negated or a shuffled output would pass proves nothing, and is told; right zeros
-prove what they are asked to.
+"""What zeros, the negated or a shuffled output would pass is reported as inconclusive; right zeros
+are evidence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.vacuity import negative_controls
+from kdaverify.checks.negative_controls import negative_controls
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
@@ -50,11 +50,11 @@ def judged(problem: Problem, name: str) -> Comparison:
 
 
 @pytest.mark.parametrize("name", ["o", "final_state"])
-def test_an_ordinary_case_refuses_every_impostor(name: str) -> None:
+def test_an_ordinary_case_rejects_every_negative_control(name: str) -> None:
     assert judged(PROBLEM, name).vacuous == ()
 
 
-def test_a_budget_as_wide_as_the_output_is_reported_of_each_impostor_that_it_passes() -> None:
+def test_every_negative_control_within_a_wide_tolerance_is_reported() -> None:
     exact = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64).repeat(4, 1) * torch.tensor(
         [[1.0], [1.1], [1.2], [1.3]]
     )
@@ -74,7 +74,7 @@ def test_rows_are_shuffled_over_all_axes_but_the_last() -> None:
     )
 
 
-def test_an_output_that_is_zero_has_no_impostor_and_demands_zeros() -> None:
+def test_an_output_that_is_zero_has_no_negative_control_and_demands_zeros() -> None:
     comparison = judged(PROBLEM.replace(beta="zero", state="absent"), "o")
     assert comparison.vacuous == () and comparison.exact == 0
     assert negative_controls(torch.zeros(4, 3, dtype=torch.float64), ~NOWHERE, within(1.0)) == ()
@@ -98,7 +98,7 @@ def test_nothing_is_proven_of_no_elements() -> None:
 
 def test_the_rms_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for what the kernel returned:
-    no impostor of an ordinary case costs more than its rms.
+    no negative control of an ordinary case costs more than its rms.
     """
     measured: list[Tensor] = []
     real = Budget.measure

@@ -17,31 +17,31 @@ from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 
 
-def asks(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[PropertyTest]:
-    """The fixed cases, then as many drawn ones as the suites draw.
+def property_tests(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[PropertyTest]:
+    """The fixed cases, then as many random ones as the suites draw.
 
     Args:
-        seed: of the drawn ones.
+        seed: of the random ones.
     """
     for question in questions(adapter, profile, drawn=False):
-        yield from question.asks()
+        yield from question.property_tests()
     drawn = questions(adapter, profile, drawn=True)
     for number in range(settings_for(profile).max_examples * len(drawn)):
-        yield from case(drawn, seed, number).asks
+        yield from case(drawn, seed, number).tests
 
 
-def verdicts(adapter: Adapter, ask: PropertyTest, spec: str) -> list[Verdict]:
+def verdicts(adapter: Adapter, test: PropertyTest, spec: str) -> list[Verdict]:
     """Those of one case.
 
     Args:
         spec: how replay lines name the implementation.
     """
     found = list[Verdict]()
-    judge = Judge(adapter, found.append, ask.property, spec=spec, published=False, fits=True)
+    judge = Judge(adapter, found.append, test.property, spec=spec, published=False, fits=True)
     with suppress(Rejected, FatalRejection):
         (
             judge.conventions()
-            if ask == CONVENTIONS
-            else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+            if test == CONVENTIONS
+            else judge(problem_from_json(test.problem), **json.loads(test.detail))
         )
     return found

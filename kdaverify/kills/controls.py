@@ -1,4 +1,4 @@
-"""Whether conforming kernels pass the question that a fault was rejected on:
+"""Whether conforming kernels pass the test that a fault was rejected on:
 only then is the rejection a kill.
 """
 
@@ -20,7 +20,7 @@ BROKEN = (Status.ERROR, Status.CRASH, Status.HANG, Status.OOM)
 CALL = "call"
 
 
-def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict]:
+def retested(adapter: Adapter, failed: Verdict, spec: str = "") -> list[Verdict]:
     """The verdicts of an implementation on a test that another one had, borderline failures run
     again; none where it has no such option.
     """
@@ -28,26 +28,26 @@ def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict
     judge = Judge(
         adapter,
         reported.append,
-        question.property,
+        failed.property,
         spec=spec or None,
-        seed=question.seed,
+        seed=failed.seed,
         published=False,
     )
     try:
-        implementation_of(adapter, question.detail)
+        implementation_of(adapter, failed.detail)
     except ValueError:
         return reported
     try:
-        if not question.problem:
+        if not failed.problem:
             judge.conventions()
         else:
-            judge(problem_from_json(question.problem), **question.detail)
+            judge(problem_from_json(failed.problem), **failed.detail)
     except (Rejected, FatalRejection):
         pass
     return reported
 
 
-class Jury:
+class ConformingControls:
     """The conforming kernels, and what of a fault's rejections they let stand.
 
     Args:
@@ -72,7 +72,7 @@ class Jury:
 
     def _rejected_too(self, verdict: Verdict, about: str) -> str:
         for kernel in (self.twin, *self.others):
-            found = answers(kernel, verdict)
+            found = retested(kernel, verdict)
             wrong = [reported for reported in found if reported.status.rejects]
             if wrong:
                 return (

@@ -1,4 +1,4 @@
-"""A rejection is a kill only where every legal kernel passes the same question,
+"""A rejection is a kill only where every conforming kernel passes the same test,
 and where it is beyond doubt.
 """
 
@@ -11,7 +11,7 @@ from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.conforming_kernels import CONFORMING
-from kdaverify.kills.acquittal import Jury, answers
+from kdaverify.kills.controls import ConformingControls, retested
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
 from tests.faults.triggers import PLAIN
@@ -32,21 +32,25 @@ QUESTION = Verdict(
 def killer() -> Verdict:
     """What H1 is rejected for."""
     return next(
-        reported for reported in answers(find("fault:H1"), QUESTION) if reported.status.rejects
+        reported for reported in retested(find("fault:H1"), QUESTION) if reported.status.rejects
     )
 
 
 def test_a_rejection_stands_where_conforming_kernels_pass(killer: Verdict) -> None:
-    assert Jury(FAULTS["H1"], CONFORMING).objection(killer) == ""
+    assert ConformingControls(FAULTS["H1"], CONFORMING).objection(killer) == ""
 
 
 def test_it_falls_where_a_conforming_kernel_is_rejected_too(killer: Verdict) -> None:
-    assert "fault:H1 is rejected too" in Jury(FAULTS["H1"], ("fault:H1",)).objection(killer)
+    assert "fault:H1 is rejected too" in ConformingControls(FAULTS["H1"], ("fault:H1",)).objection(
+        killer
+    )
 
 
 def test_a_near_miss_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
     unclear = killer.model_copy(update={"recheck": Recheck(RetestFinding.UNDECIDED)})
-    assert "no fresh seed confirms" in Jury(FAULTS["H1"], CONFORMING).objection(unclear)
+    assert "no fresh seed confirms" in ConformingControls(FAULTS["H1"], CONFORMING).objection(
+        unclear
+    )
 
 
 @pytest.mark.parametrize(("fault", "stands"), [("H1", False), ("L8", True)])
@@ -56,4 +60,4 @@ def test_a_call_that_breaks_counts_where_the_fault_is_one_that_breaks_calls(
     broken = QUESTION.model_copy(
         update={"status": Status.ERROR, "output": "call", "message": "RuntimeError: no"}
     )
-    assert (Jury(FAULTS[fault], CONFORMING).objection(broken) == "") is stands
+    assert (ConformingControls(FAULTS[fault], CONFORMING).objection(broken) == "") is stands
