@@ -219,8 +219,8 @@ def unfinished(tables: Sequence[Table]) -> list[str]:
     half = (
         [
             (
-                f"half-run: {left} verdicts are of sessions that never closed their record, or of"
-                " version 1, which could not"
+                f"half-run: {left} verdicts are of runs that did not finish, or of records of"
+                " version 1, which have no seal"
             )
         ]
         if left
