@@ -41,10 +41,11 @@ GDN: Final = tuple(
 )
 DELTA: Final = tuple(f"{_OWN}{name}" for name in ("delta_eager", "delta_token"))
 CONV: Final = tuple(
-    f"{_OWN}{name}" for name in ("conv_in_order", "conv_backwards", "conv_w_minus_1")
+    f"{_OWN}{name}" for name in ("conv_in_order", "conv_backwards", "conv_w_minus_1", "conv_tanh")
 )
 NORM: Final = tuple(
-    f"{_OWN}{name}" for name in ("norm_in_order", "norm_by_division", "norm_stored")
+    f"{_OWN}{name}"
+    for name in ("norm_in_order", "norm_by_division", "norm_stored", "norm_tanh", "norm_partials")
 )
 LAYER: Final = (f"{_OWN}layer_token_by_token", f"{_OWN}layer_by_products")
 ATTENTION: Final = ("eager-attention", f"{_OWN}attention_in_base_two")
@@ -95,10 +96,15 @@ conv_in_order = short_conv.adapted(short_conv.RIGHT, "in order")
 conv_backwards = short_conv.adapted(
     short_conv.RIGHT.replaced(take=short_conv.summed_backwards), "backwards"
 )
+conv_tanh = short_conv.adapted(
+    short_conv.RIGHT.replaced(act=short_conv.by_tanh), "by tanh", contract="short-conv+tanh"
+)
 conv_w_minus_1 = short_conv.w_minus_one
 norm_in_order = gated_norm.adapted(gated_norm.right, "in order")
 norm_by_division = gated_norm.adapted(gated_norm.by_division, "by division")
 norm_stored = gated_norm.three_roundings
+norm_tanh = gated_norm.adapted(gated_norm.by_tanh, "by tanh", contract="gated-rms-norm+tanh")
+norm_partials = gated_norm.in_partial_sums
 layer_token_by_token = layer.adapted(layer.token_by_token, "layer token by token")
 layer_by_products = layer.adapted(layer.by_products, "layer by products")
 attention_in_base_two, mla_decode_in_base_two = map(in_base_two, ("attention", "mla_decode"))

@@ -105,8 +105,39 @@ def of_one_rank(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tenso
     return OneRank.apply(x * root(x, eps), w) * act(z, name)
 
 
+class TilesOfRows(torch.autograd.Function):
+    """The weight of every row; a program sums the gradient of 8 rows, and stores it as y."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, rows: int, stored: torch.dtype) -> Tensor:
+        ctx.stored = stored
+        return w.expand(rows, len(w)).clone()
+
+    @staticmethod
+    def backward(ctx: Any, dw: Tensor) -> tuple[Tensor, None, None]:
+        parts = [tile.sum(0).to(ctx.stored) for tile in dw.split(8)]
+        return torch.stack(parts).float().sum(0), None, None
+
+
+def by_tanh(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    s = 0.5 + 0.5 * torch.tanh(0.5 * z)
+    return x * root(x, eps) * w * (z * s if name == "silu" else s)
+
+
+@kernel(op="gated_rms_norm", dtypes=EVERY, contract="gated-rms-norm+partials")
+def in_partial_sums(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+) -> Tensor:
+    w = TilesOfRows.apply(weight.float(), x[..., 0].numel(), x.dtype).view(x.shape)
+    return right(x.float(), gate.float(), w, eps, activation).to(x.dtype)
+
+
 def adapted(
-    norm: Norm, name: str, dtypes: tuple[str, ...] = EVERY, wide: torch.dtype = torch.float32
+    norm: Norm,
+    name: str,
+    dtypes: tuple[str, ...] = EVERY,
+    wide: torch.dtype = torch.float32,
+    contract: str = "gated-rms-norm",
 ) -> Any:
     """The implementation of a norm, computed in `wide`."""
 
@@ -116,7 +147,8 @@ def adapted(
         rows, gates, weights = (tensor.to(wide) for tensor in (x, gate, weight))
         return norm(rows, gates, weights, eps, activation).to(x.dtype)
 
-    return kernel(op="gated_rms_norm", name=name, dtypes=dtypes)(gated_rms_norm)
+    given: dict[str, Any] = {"name": name, "dtypes": dtypes, "contract": contract}
+    return kernel(op="gated_rms_norm", **given)(gated_rms_norm)
 
 
 @kernel(op="gated_rms_norm", dtypes=EVERY, contract="gated-rms-norm-stored")

@@ -220,7 +220,13 @@ class OtherSlots(Parts):
         return y, states.roll(1, 0)
 
 
-def adapted(parts: Parts, name: str, dtypes: tuple[str, ...] = EVERY) -> Any:
+def by_tanh(z: Tensor, name: str | None) -> Tensor:
+    return z * (0.5 + 0.5 * torch.tanh(0.5 * z)) if name else z
+
+
+def adapted(
+    parts: Parts, name: str, dtypes: tuple[str, ...] = EVERY, contract: str = "short-conv"
+) -> Any:
     """The implementation of an operator's parts."""
 
     def short_conv(
@@ -234,7 +240,8 @@ def adapted(parts: Parts, name: str, dtypes: tuple[str, ...] = EVERY) -> Any:
     ) -> Result:
         return parts(x, weight, bias, initial_state, cu_seqlens, activation)
 
-    return kernel(op="short_conv", name=name, packing="cu_seqlens", dtypes=dtypes)(short_conv)
+    given: dict[str, Any] = {"name": name, "packing": "cu_seqlens", "contract": contract}
+    return kernel(op="short_conv", dtypes=dtypes, **given)(short_conv)
 
 
 @kernel(op="short_conv", conv_state="W-1", dtypes=EVERY, packing="cu_seqlens")

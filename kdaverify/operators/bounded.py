@@ -23,9 +23,23 @@ from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.misreading import Misreading
 
+BESIDE_ONE: Final = "sigmoid beside 1"
+PARTIALS: Final = "partial sums of gradients of parameters"
 ALIKE: Final = 0.05
 """A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a
 hundredth of it."""
+
+
+def gate_freedoms(io: Format) -> Mapping[str, tuple[str, Format]]:
+    """What operators with a gate and a parameter may declare.
+
+    tanh: the sigmoid is half of 1 + tanh(z / 2), or 1 - sigmoid(-z). Below z = -17 it is 0 then, in
+    exact arithmetic it is not: such a kernel has no digit of a small output right, so it says so.
+    partials: gradients of parameters are summed over tiles, and a tile's sum is stored in the
+    format of the inputs: a loss of 16-bit digits that grows with cancellation, which fp32 partials
+    do not have.
+    """
+    return {"tanh": (BESIDE_ONE, FORMATS["fp32"]), "partials": (PARTIALS, io)}
 
 
 def is_slow(adapter: Adapter) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
 
 from hypothesis.strategies import SearchStrategy
@@ -103,18 +103,30 @@ class FunctionOperator(CallOperator):
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """The contracts of a format by name, the default first."""
 
+    def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
+        """What a contract may have more, by the word that declares it: a tensor, and the format
+        that it is rounded to then.
+        """
+        del io
+        return {}
+
     def named_contract(self, name: str, io: Format) -> StorageContract:
-        """The contract of a format that a name declares.
+        """The contract of a format that a name declares: one of `contracts`, and words of
+        `freedoms`, each behind a plus.
 
         Raises:
             ContractError: there is none of that name; the message has what was wanted.
         """
-        known = self.contracts(io)
-        if name not in known:
+        known, free = self.contracts(io), self.freedoms(io)
+        base, *words = name.split("+")
+        if base not in known or not free.keys() >= {*words}:
+            behind = f" with any of +{', +'.join(free)} behind it," if free else ""
             raise ContractError(
-                f"wanted one of {', '.join(known)}, or a StorageContract, got {name!r}"
+                f"wanted one of {', '.join(known)},{behind} or a StorageContract, got {name!r}"
             )
-        return known[name]
+        more = dict(free[word] for word in words)
+        own = known[base]
+        return replace(own, name=f"{name}-{io.name}", tensors={**own.tensors, **more})
 
     @abc.abstractmethod
     def returns(

@@ -62,11 +62,15 @@ class NormPrecision:
         accumulate: sums and functions; result: what is returned.
         stored: what the normalised row, and its product with the weight, are rounded to on the way;
             None: neither is.
+        partials: what the partial sums of the weight's gradient are stored in.
+        beside_one: as of `Activation`.
     """
 
     accumulate: Precision
     result: Precision
     stored: Precision | None = None
+    partials: Precision | None = None
+    beside_one: bool = False
 
 
 EXACT: Final = NormPrecision(FLOAT64, FLOAT64)
@@ -84,7 +88,7 @@ class GatedNorm:
 
     @cached_property
     def act(self) -> Activation:
-        return Activation(self.call.activation, self.gate)
+        return Activation(self.call.activation, self.gate, self.precision.beside_one)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -192,12 +196,14 @@ class GatedNorm:
         )
         variance = summed.variance + accumulate.unit**2 / 3 * sums
         lost = accumulate.smallest * n * (moduli > 0)
-        return total, RoundingError(
+        found = RoundingError(
             summed.bound + accumulate.gamma(n) * moduli + lost,
             variance,
             summed.lean + lost,
             summed.overflows,
         )
+        stored = self.precision.partials
+        return total, found if stored is None else found + RoundingError.of_partials(terms, stored)
 
     def _dx(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         """dx = r (p - n mean(p n)) with p = dy act(gate) w."""

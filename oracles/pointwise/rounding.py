@@ -101,6 +101,19 @@ class RoundingError:
         """Of units of functions."""
         return cls(bound, torch.zeros_like(bound), bound)
 
+    @classmethod
+    def of_partials(cls, terms: Tensor, precision: Precision) -> RoundingError:
+        """Of a sum over axis 0 by parts of any size, each rounded once.
+
+        Math: the moduli of the parts add up to at most those of the terms; their squares, on
+        average over random terms, to at most sum t^2 + (sum t)^2.
+        """
+        moduli, n = terms.abs().sum(0), len(terms)
+        lost = n * precision.vanishing * (moduli > 0)
+        squares = terms.square().sum(0) + terms.sum(0).square()
+        found = cls(precision.unit * moduli + lost, precision.unit**2 / 3 * squares, lost)
+        return replace(found, overflows=bool((moduli > precision.largest).any()))
+
     def __add__(self, other: RoundingError) -> RoundingError:
         return RoundingError(
             self.bound + other.bound,
@@ -160,10 +173,13 @@ class Activation:
     Args:
         name: silu, sigmoid or none (the identity).
         z: float64.
+        beside_one: whether a kernel's sigmoid is half of 1 + tanh(z / 2), or 1 - sigmoid(-z): where
+            it is small it has the absolute error of numbers beside 1.
     """
 
     name: str
     z: Tensor
+    beside_one: bool = False
 
     @property
     def sigmoid(self) -> Tensor:
@@ -258,4 +274,6 @@ class Activation:
 
     def _lost(self, precision: Precision) -> Tensor:
         """What of s may vanish; nothing where it is so far below that nothing can come of it."""
-        return precision.smallest * (self.sigmoid > precision.smallest * 2.0**-60)
+        # Half of: the error of tanh, and the rounding of the sum.
+        beside = (FUNCTION_UNITS + 1) / 2 * precision.unit if self.beside_one else 0.0
+        return (precision.smallest + beside) * (self.sigmoid > precision.smallest * 2.0**-60)

@@ -163,6 +163,8 @@ class ConvPrecision:
         z_backward: the same in the backward.
         dz: what its gradient is stored in.
         terms: what the terms of dx, one of each tap, and their partial sums are stored in.
+        partials: what the partial sums of gradients of weight and bias are stored in.
+        beside_one: as of `Activation`.
     """
 
     accumulate: Precision
@@ -171,6 +173,8 @@ class ConvPrecision:
     z_backward: Precision | None = None
     dz: Precision | None = None
     terms: Precision | None = None
+    partials: Precision | None = None
+    beside_one: bool = False
 
 
 EXACT: Final = ConvPrecision(FLOAT64, FLOAT64)
@@ -224,8 +228,12 @@ class ShortConv:
         error = self._summed()
         return error if stored is None else error.returned(self.z, stored)
 
+    @property
+    def _act(self) -> Activation:
+        return Activation(self.call.activation, self.z, self.precision.beside_one)
+
     def forward(self) -> Results:
-        act, error = Activation(self.call.activation, self.z), self._stored(self.precision.z)
+        act, error = self._act, self._stored(self.precision.z)
         y, made = act.value, (act.moved(error) + act.error(self.precision.accumulate))
         made = made.returned(y, self.precision.result)
         final = self.taps.last(self._x, self._state)
@@ -235,11 +243,7 @@ class ShortConv:
         }
 
     def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
-        act, accumulate, result = (
-            Activation(self.call.activation, self.z),
-            self.precision.accumulate,
-            self.precision.result,
-        )
+        act, accumulate, result = self._act, self.precision.accumulate, self.precision.result
         dy = (
             cotangents["dy"].double().flatten(0, 1)[self.taps.rows]
             if "dy" in cotangents
@@ -323,9 +327,11 @@ class ShortConv:
         variance = passed.variance + accumulate.unit**2 / 3 * (terms.square().sum(0) + sums)
         lost = accumulate.smallest * n * (moduli > 0)
         bound = passed.bound + accumulate.gamma(n + 1) * moduli + lost
-        return total, RoundingError(
+        error = RoundingError(
             bound.nan_to_num(nan=0.0), variance, passed.lean + lost, passed.overflows
         )
+        stored = self.precision.partials
+        return total, error if stored is None else error + RoundingError.of_partials(terms, stored)
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Rows of sequences in the shape of x, zeros elsewhere."""

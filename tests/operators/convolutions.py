@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import kdaverify as kv
-from kdaverify.faults import short_conv
+from kdaverify.faults import conforming_kernels, short_conv
 from kdaverify.faults.fault import Setting
 from kdaverify.faults.short_conv import (
     EVERY,
@@ -169,4 +169,5 @@ RIGHT_ONES: Final = {
     "torch conv1d": torch_conv1d,
     "tap by tap": tap_by_tap,
     "without activation": plain,
+    "by tanh": conforming_kernels.conv_tanh,
 }

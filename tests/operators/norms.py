@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import kdaverify as kv
-from kdaverify.faults import gated_norm
+from kdaverify.faults import conforming_kernels, gated_norm
 from kdaverify.faults.fault import Setting
 from kdaverify.faults.gated_norm import (
     EVERY,
@@ -121,4 +121,6 @@ RIGHT_ONES: Final = {
     "by division": adapted(by_division, "by division"),
     "three roundings": three_roundings,
     "options fixed": fixed,
+    "by tanh": conforming_kernels.norm_tanh,
+    "16-bit partial sums": conforming_kernels.norm_partials,
 }

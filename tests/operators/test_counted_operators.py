@@ -17,9 +17,11 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults import gated_norm, short_conv
 from kdaverify.faults.gated_norm import act
 from kdaverify.operator import problem_from_json
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
+from kdaverify.operators.short_conv.problem import ShortConvProblem
 from tests.operators import convolutions, norms
 
 MODULES: Final[Mapping[str, Any]] = {"short_conv": convolutions, "gated_rms_norm": norms}
@@ -344,3 +346,41 @@ def test_what_overflows_where_the_contract_stores_nothing_is_rejected() -> None:
     adapter = kv.kernel(op="gated_rms_norm", **options)(squared_in_fp16)
     found = plain_outcomes(adapter, DEEP_GATES.replace(value="single"))
     assert {"y", "dgate", "dweight"} <= {x.output for x in found if x.status.rejects}
+
+
+def test_a_sigmoid_by_tanh_is_declared() -> None:
+    problem = GatedNormProblem(T=12, V=60, activation="sigmoid", value="deep")
+
+    def rejects(contract: str) -> bool:
+        adapter = gated_norm.adapted(gated_norm.by_tanh, "by tanh", contract=contract)
+        return any(x.status.rejects for x in plain_outcomes(adapter, problem))
+
+    assert rejects("gated-rms-norm") and not rejects("gated-rms-norm+tanh")
+
+
+def in_partial_sums(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+) -> Tensor:
+    return gated_norm.in_partial_sums(x, gate, weight, eps=eps, activation=activation)
+
+
+def test_partial_sums_in_16_bits_are_declared() -> None:
+    problem = GatedNormProblem(dtype="bf16", T=33, V=129)
+
+    def rejects(contract: str) -> bool:
+        adapter = kv.kernel(op="gated_rms_norm", dtypes="bf16", contract=contract)(in_partial_sums)
+        return any(x.status.rejects for x in plain_outcomes(adapter, problem))
+
+    assert rejects("gated-rms-norm") and not rejects("gated-rms-norm+partials")
+
+
+def test_tanh_is_no_excuse_for_a_sigmoid_in_16_bits() -> None:
+    parts = short_conv.RIGHT.replaced(act=short_conv.by_complement)
+    adapter = short_conv.adapted(parts, "by complement", contract="short-conv+tanh")
+    problem = ShortConvProblem(T=12, D=9, value="deep")
+    assert any(x.status.rejects for x in plain_outcomes(adapter, problem))
+
+
+def test_an_unknown_freedom_is_declined() -> None:
+    with pytest.raises(AdapterError, match=r"with any of \+tanh, \+partials behind it"):
+        kv.kernel(op="gated_rms_norm", contract="gated-rms-norm+fast")(three_roundings)

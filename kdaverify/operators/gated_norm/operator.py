@@ -16,7 +16,7 @@ from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
-from kdaverify.operators.bounded import BoundedOperator
+from kdaverify.operators.bounded import BESIDE_ONE, PARTIALS, BoundedOperator, gate_freedoms
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
 from kdaverify.operators.gated_norm.panel import PAST_16_BITS, named_problems, random_problems
@@ -64,6 +64,9 @@ class GatedNormOperator(BoundedOperator):
             for name, tensors in stored.items()
         }
 
+    def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
+        return gate_freedoms(io)
+
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
@@ -105,11 +108,12 @@ class GatedNormOperator(BoundedOperator):
         if contract is None:
             counted = GatedNorm(call, EXACT)
         else:
-            stored = contract.tensors.get(NORMED)
+            stored = [contract.tensors.get(name) for name in (NORMED, PARTIALS)]
             precision = NormPrecision(
                 precision_of(contract.accumulate),
                 precision_of(io),
-                None if stored is None else precision_of(stored),
+                *(None if fmt is None else precision_of(fmt) for fmt in stored),
+                beside_one=BESIDE_ONE in contract.tensors,
             )
             counted = GatedNorm(call, precision)
         return counted.forward() if cotangents is None else counted.backward(cotangents)

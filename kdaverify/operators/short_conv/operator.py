@@ -19,7 +19,7 @@ from kdaverify.checks.execute import CallError
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.checks.status import Status
-from kdaverify.operators.bounded import BoundedOperator
+from kdaverify.operators.bounded import BESIDE_ONE, PARTIALS, BoundedOperator, gate_freedoms
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
@@ -79,6 +79,9 @@ class ShortConvOperator(BoundedOperator):
             name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
             for name, tensors in stored.items()
         }
+
+    def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
+        return gate_freedoms(io)
 
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
@@ -148,11 +151,16 @@ class ShortConvOperator(BoundedOperator):
         if contract is None:
             counted = ShortConv(call, EXACT)
         else:
-            stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ, TERMS)]
+            stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ, TERMS, PARTIALS)]
             on_the_way = [None if fmt is None else precision_of(fmt) for fmt in stored]
             counted = ShortConv(
                 call,
-                ConvPrecision(precision_of(contract.accumulate), precision_of(io), *on_the_way),
+                ConvPrecision(
+                    precision_of(contract.accumulate),
+                    precision_of(io),
+                    *on_the_way,
+                    beside_one=BESIDE_ONE in contract.tensors,
+                ),
             )
         return counted.forward() if cotangents is None else counted.backward(cotangents)
 
