@@ -38,6 +38,7 @@ SAMPLE = (
     "DN-D16",
     "CONV-C9",
     "NORM-N11",
+    "LAYER-fp64",
     "attention-G1",
     "attention-K1",
     "attention-C1",

@@ -374,7 +374,7 @@ def test_partial_sums_in_16_bits_are_declared() -> None:
     assert rejects("gated-rms-norm") and not rejects("gated-rms-norm+partials")
 
 
-def test_tanh_is_no_excuse_for_a_sigmoid_in_16_bits() -> None:
+def test_tanh_does_not_cover_a_sigmoid_in_16_bits() -> None:
     parts = short_conv.RIGHT.replaced(act=short_conv.by_complement)
     adapter = short_conv.adapted(parts, "by complement", contract="short-conv+tanh")
     problem = ShortConvProblem(T=12, D=9, value="deep")

@@ -30,6 +30,9 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "long": {"B": 2, "topk": 1030, "pages": 70, "H": 2, "d_k": 40, "d_v": 32},
 }
 
+EASY: Final = {"invalid": "negative", "unused": "finite"}
+"""What a function takes whatever it declares: every other value of these fields includes it."""
+
 
 @final
 class SparseOperator(SoftmaxOperator):
@@ -72,6 +75,10 @@ class SparseOperator(SoftmaxOperator):
             fields["topk_lengths"] = None
         fields["page"] = int(words["page"]) or problem.page
         return problem.replace(**fields)
+
+    def refuses(self, problem: SparseProblem, takes: FunctionTakes) -> str | None:
+        easier = {n: takes.words[n] for n, easy in EASY.items() if getattr(problem, n) == easy}
+        return super().refuses(problem.replace(**easier), takes)
 
     def probe(self, dtype: str) -> SparseProblem:
         """Queries without keys, and entries in the middle that name nothing."""

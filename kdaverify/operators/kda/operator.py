@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from hypothesis.strategies import SearchStrategy
 
@@ -25,7 +25,6 @@ from kdaverify.checks.location import Step
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.faults.fault import Fault
 from kdaverify.operator import Axis, CallOperator, Choices
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
@@ -47,6 +46,9 @@ from kdaverify.verdicts.verdict import Verdict
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
+
+if TYPE_CHECKING:
+    from kdaverify.faults.fault import Fault
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less
 # than it saves.
