@@ -41,6 +41,7 @@ class Operator(abc.ABC):
 
     Args:
         name: the `op` of its problems.
+        about: what it computes, in one line for people.
         group: operators of a group have the same properties: `Property.group` names it.
         problem: the class of its problems.
         signature: the tensors of a call.
@@ -54,6 +55,7 @@ class Operator(abc.ABC):
     """
 
     name: str
+    about: str = ""
     group: ClassVar[str] = GENERAL
     problem: ClassVar[type[Canonical]]
     signature: CallSignature

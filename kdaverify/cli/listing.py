@@ -147,18 +147,9 @@ def _impls() -> list[dict[str, Any]]:
 
 
 def _ops() -> list[dict[str, Any]]:
-    from oracles.pointwise.operations import OPERATIONS
+    from kdaverify.operator import OPERATORS, operator_named
 
-    kda = {
-        "name": "kda",
-        "about": (
-            "Kimi Delta Attention: o [B, T, HV, V] and S_T [N, HV, K, V], forward and backward"
-        ),
-    }
-    return [
-        kda,
-        *({"name": name, "about": operation.about} for name, operation in OPERATIONS.items()),
-    ]
+    return [{"name": name, "about": operator_named(name).about} for name in OPERATORS]
 
 
 def _of_operators(what: str) -> list[dict[str, Any]]:

@@ -79,7 +79,9 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
 
     Suites that make one and the same plain call are one kind; so are outputs that fail together.
     """
-    rows = sorted((row for row in failures if not (row.same_as or row.left_open())), key=_place)
+    rows = sorted(
+        (row for row in failures if not (row.same_as or row.left_open())), key=order_of_evidence
+    )
     found = dict[tuple[str, ...], list[Verdict]]()
     # Not every case is localised: one that is not counts with those of its kind that are.
     stages = {_kind(row): row.stage for row in reversed(rows) if row.stage is not None}
@@ -151,12 +153,13 @@ def _size(row: Verdict) -> int:
     return prod(max(1, size) for size in sizes)
 
 
-def _place(row: Verdict) -> int:
+def order_of_evidence(row: Verdict) -> int:
+    """The place of its suite in the order in which kinds of failure are reported."""
     return _PLACES.get(row.property, len(_PLACES))
 
 
 def _rank(group: ReportedKind) -> tuple[bool, int, int]:
-    return not group.diagnosed, _place(group.rows[0]), -len(group.rows)
+    return not group.diagnosed, order_of_evidence(group.rows[0]), -len(group.rows)
 
 
 def _folded(ranked: Sequence[ReportedKind]) -> list[ReportedKind]:

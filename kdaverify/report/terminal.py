@@ -23,6 +23,7 @@ from kdaverify.report.reported_kinds import (
     ReportedKind,
     contrasts_of,
     left_open,
+    order_of_evidence,
     reported_kinds,
     same,
 )
@@ -97,7 +98,10 @@ def _show_table(console: Console, decision: Decision) -> None:
 def _show_evidence(console: Console, decision: Decision, *, standards: bool) -> None:
     """What else the verdicts show: below the failures, which come first where there are any."""
     for line in evidence(decision):
-        console.print(line)
+        said, *pasted = line.split("\n")
+        console.print(said)
+        for command in pasted:
+            _show_to_paste(console, command.plain.strip())
     said = standards_table(decision.verdicts) if standards else standards_line(decision.verdicts)
     if said and decision.verdicts:
         console.print(said)
@@ -147,8 +151,9 @@ def _table(decision: Decision) -> Table:
     )
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("cases", "skipped", "error /\ntolerance"):
-        table.add_column(name, justify="right", no_wrap=name == "cases")
+    for name in ("cases", "skipped"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("error /\ntolerance", justify="right", min_width=len("tolerance"))
     table.add_column("grade", justify="center")
     table.add_column("first failing", overflow="fold")
     table.add_column("wrong\nstage", overflow="fold")
@@ -200,7 +205,8 @@ def _worst(verdicts: Sequence[Verdict]) -> str:
 
 
 def _first_failing(verdicts: Sequence[Verdict]) -> Text:
-    failing = next((verdict for verdict in verdicts if verdict.status.rejects), None)
+    failures = (verdict for verdict in verdicts if verdict.status.rejects)
+    failing = min(failures, key=order_of_evidence, default=None)
     if failing is None:
         return Text("-")
     return reported(f"{failing.property} {failing.output} {failing.status}", "red")

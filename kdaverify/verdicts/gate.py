@@ -126,7 +126,7 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
         for table in tables
     ]
     rows = pl.concat(read) if read else pl.DataFrame()
-    gaps, versions = unfinished(tables), mixed(pl.concat([table.rows for table in tables]))
+    versions = mixed(pl.concat([table.rows for table in tables]))
     names = sorted(
         {
             *rows["implementation"].unique().to_list(),
@@ -148,7 +148,7 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
                 own,
                 tested,
                 question,
-                gaps=gaps,
+                gaps=unfinished(_about(name, tables, read)),
                 versions=versions.get(name, ()),
                 strangers=strangers,
             )
@@ -210,6 +210,21 @@ def _one(
     return Gated(
         name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits
     )
+
+
+def _about(name: str, tables: Sequence[Table], read: Sequence[pl.DataFrame]) -> list[Table]:
+    """The records whose gaps are gaps of this implementation: a half run of another says nothing
+    of it. What names no implementation may have been about any.
+    """
+    found: list[Table] = []
+    for table, rows in zip(tables, read, strict=True):
+        named = {
+            *rows["implementation"].unique().to_list(),
+            *(one.implementation for account in table.accounts for one in account.expected),
+        }
+        if name in named or not named:
+            found.append(table)
+    return found
 
 
 def unfinished(tables: Sequence[Table]) -> list[str]:

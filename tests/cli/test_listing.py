@@ -41,6 +41,7 @@ JUDGES: Final = {
         ("impls", "onnxruntime"),
         ("ops", "kda"),
         ("ops", "gate_softplus"),
+        ("ops", "sparse_attention"),
         ("regimes", "hard-reset"),
         ("profiles", "smoke"),
         ("profiles", "nightly"),
@@ -81,6 +82,15 @@ def test_a_list_is_one_line_an_item_and_names_all_of_them(cli: Cli, what: str) -
     assert [line.split()[0] for line in lines] == names
     assert last.startswith(f"{len(names)} {what}; in full:")
     assert max(map(len, lines)) <= WIDTH
+
+
+def test_every_operator_is_listed_with_what_it_computes(cli: Cli) -> None:
+    listed = {
+        entry["name"]: entry["about"] for entry in json.loads(cli("list", "ops", "--json")[1])
+    }
+    assert {*listed} == {*OPERATORS} and all(
+        about for name, about in listed.items() if name != TOY.name
+    )
 
 
 def test_an_item_by_name_is_shown_in_full(cli: Cli) -> None:

@@ -79,6 +79,24 @@ def test_nothing_but_the_lines_to_paste_is_wider_than_the_terminal(width: int) -
     assert f"  {REPLAY}" in lines
 
 
+def test_the_line_to_paste_of_a_warning_is_not_broken() -> None:
+    few = row(Status.PASS, problem=COMPLETE, digits_fewer=4.0, replay=REPLAY)
+    assert f"  {REPLAY}" in page(few, width=80).splitlines()
+
+
+def test_headings_of_the_table_are_whole_at_80_columns() -> None:
+    text = page(row(op="gate_softplus"), wrong(property="gradients", output="dq"), width=80)
+    head = text.partition("└")[0]
+    assert "…" not in head and "tolerance" in head
+
+
+def test_the_first_failing_suite_of_a_row_is_the_first_in_the_order_of_evidence() -> None:
+    text = page(wrong(property="causality"), wrong(property="forward"), width=120)
+    assert [line.split("│")[-3].strip() for line in text.splitlines() if "│ kda" in line] == [
+        "forward o FAIL"
+    ]
+
+
 def test_what_passes_with_few_digits_or_without_evidence_is_reported_below_the_failures() -> None:
     few = row(Status.PASS, problem=COMPLETE, case="kda-1", digits_fewer=4.0, replay=REPLAY)
     text = page(few, row(case="kda-2", vacuous=("zeros",)), wrong(case="kda-3"))

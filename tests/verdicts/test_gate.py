@@ -162,6 +162,22 @@ def test_a_half_run_is_not_enough(tmp_path: Path) -> None:
     assert decided(tmp_path / "r.jsonl")[1].startswith("half-run: 24 verdicts")
 
 
+def test_a_half_run_beside_a_sealed_record_of_another_is_no_gap_of_it(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "half.jsonl") as writer:
+        writer.append(row(implementation="other"))
+    paths = [closed(tmp_path / "r.jsonl"), tmp_path / "half.jsonl"]
+    found = {one.implementation: one for one in gate(paths, GateCriteria(TODAY))}
+    assert found["port"].ruling.exit_code == 0
+    assert found["other"].reasons[0].startswith("half-run: 1 verdicts")
+    assert heaviest(found.values()).exit_code == 3
+
+
+def test_a_record_that_names_no_implementation_is_a_gap_of_all(tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl").write_text('{"schema_version":5,"imple')
+    found = gate([closed(tmp_path / "r.jsonl"), tmp_path / "cut.jsonl"], GateCriteria(TODAY))
+    assert [one.ruling.exit_code for one in found] == [3]
+
+
 def test_a_truncated_record_is_not_enough_and_a_truncated_table_is_damaged(tmp_path: Path) -> None:
     path = closed(tmp_path / "r.jsonl")
     path.write_bytes(path.read_bytes()[:-1000])

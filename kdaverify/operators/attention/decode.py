@@ -36,6 +36,7 @@ class MlaDecodeOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `MlaDecodeCall`."""
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
+    about = "decode of multi-head latent attention over a paged cache: o and lse, forward"
     positional = ("q", "cache", "block_table", "cache_seqlens")
     keywords = ("d_v", "softmax_scale", "causal", "sink")
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012

@@ -32,6 +32,7 @@ class AttentionOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`."""
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
+    about = "softmax attention, also packed or with a sink: o and lse, forward and backward"
     positional = ("q", "k", "v")
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
     words: Mapping[str, tuple[str, ...]] = {

@@ -43,6 +43,7 @@ class MergeOperator(TolerancesOperator):
     """Math: `oracles.attention.split.merge`."""
 
     name, signature, call, problem = "merge_state", SIGNATURE, MergeCall, MergeProblem
+    about = "the merge of two partial attentions by their lse: o and lse, forward"
     positional = ("o_a", "lse_a", "o_b", "lse_b")
     keywords = ()
     words = WORDS

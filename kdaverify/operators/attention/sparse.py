@@ -39,6 +39,7 @@ class SparseOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
 
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
+    about = "attention over lists of cache slots, also of an FP8 cache: o and lse, forward"
     positional = ("q", "cache", "indices")
     keywords = ("topk_length", "d_v", "softmax_scale")
     words: Mapping[str, tuple[str, ...]] = {

@@ -43,6 +43,7 @@ class GatedNormOperator(BoundedOperator):
     """Math: `oracles.pointwise.gated_norm`."""
 
     name, signature, call, problem = "gated_rms_norm", SIGNATURE, GatedNormCall, GatedNormProblem
+    about = "the gated RMSNorm y = rms_norm(x) weight act(gate) [B, T, H, V], forward and backward"
     positional = ("x", "gate", "weight")
     keywords = ("eps", "activation")
     words = {"activation": ("silu", "sigmoid")}  # noqa: RUF012 # a Final mapping

@@ -67,6 +67,7 @@ class KdaOperator(CallOperator):
     """Math: 2."""
 
     name = "kda"
+    about = "Kimi Delta Attention: o [B, T, HV, V] and S_T [N, HV, K, V], forward and backward"
     group = "delta"
     problem = Problem
     signature = SIGNATURE

@@ -39,6 +39,7 @@ class LayerOperator(FunctionOperator):
     """A function (hidden, *, cache, attention_mask, cu_seqlens, use_cache) -> (out, cache)."""
 
     name, signature, call, problem = "layer", SIGNATURE, LayerCall, LayerProblem
+    about = "a whole layer with its cache: its laws, and its outputs beside float64"
     suites = "layer"
     positional = ("hidden",)
     keywords = ("cache", "attention_mask", "cu_seqlens", "use_cache")

@@ -39,7 +39,7 @@ class PointwiseOperator(Operator):
     def __init__(self, name: str) -> None:
         operation = OPERATIONS[name]
         gradients = {source: gradient for gradient, source in operation.gradients.items()}
-        self.name = name
+        self.name, self.about = name, operation.about
         self.signature = CallSignature(
             inputs=tuple(
                 TensorRole(

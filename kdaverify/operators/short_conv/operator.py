@@ -49,6 +49,9 @@ class ShortConvOperator(BoundedOperator):
     """Math: `oracles.pointwise.short_conv`."""
 
     name, signature, call, problem = "short_conv", SIGNATURE, ShortConvCall, ShortConvProblem
+    about = (
+        "the causal short convolution over W tokens [B, T, D] with its state, forward and backward"
+    )
     positional = ("x", "weight", "bias")
     keywords = ("initial_state", "cu_seqlens", "activation")
     words = {  # noqa: RUF012 # a Final mapping
