@@ -93,9 +93,8 @@ def campaign(
     minimised case.
 
     Examples:
-    kdaverify campaign --impl my_port.py --cases 10000 --record records/many.jsonl
-    kdaverify campaign --impl fla --cases 1000000 --engine ray --address auto --record
-    records/many.jsonl
+    kdaverify campaign --impl my_port.py --cases 10000 --record many.jsonl
+    kdaverify campaign --impl fla --cases 1000000 --engine ray --record many.jsonl
 
     The decision is that of `kdaverify gate` on the record.
 

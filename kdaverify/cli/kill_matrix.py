@@ -94,7 +94,7 @@ def kill_matrix(
     kdaverify kill-matrix --profile acceptance --workers 14 --resume
     kdaverify kill-matrix --faults 'SO*,DESIGN-?' --out solve.json
 
-    Needs no network. Ctrl-C and kill -9 lose at most the faults under way.
+    Needs no network. After Ctrl-C or kill -9, --resume repeats at most the faults under way.
 
     Exit codes: 0 done and no false alarm, 1 a conforming kernel was rejected, 2 harness or usage
     error, 3 not finished.

@@ -87,8 +87,8 @@ def replay(
     then the first one over its tolerance.
 
     Examples:
-    kdaverify replay --impl my_port.py --property resume --detail '{"cut": 17}' problem.json
-    kdaverify replay --record records/night.jsonl kda-bf16-B1T65-H2HV2-K32V32-mixed-0123456789
+    kdaverify replay --impl port.py --property resume --detail '{"cut": 17}' p.json
+    kdaverify replay --record r.jsonl kda-bf16-B1T65-H2HV2-K32V32-mixed-0123456789
 
     Exit codes: 0 passes, 1 rejected, 2 harness or usage error, 3 not judged.
     """

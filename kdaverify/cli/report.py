@@ -49,7 +49,7 @@ def report(
 
     Examples:
     kdaverify report records/eager.jsonl --html eager.html
-    kdaverify report new.parquet --against old.parquet --html change.html --markdown -
+    kdaverify report new.parquet --against old.parquet --html change.html
 
     The exit code says whether the page was written; the decision is on it: that of `kdaverify gate`
     on the same files.

@@ -79,7 +79,7 @@ def verify(
 
     Examples:
     kdaverify verify --impl my_port.py
-    kdaverify verify --impl pallas --impl onnxruntime --profile acceptance --json decision.json
+    kdaverify verify --impl pallas --profile acceptance --json decision.json
 
     Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
     """

@@ -16,6 +16,7 @@ from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.minimised import NO_TIME, minimised_line
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS
 from kdaverify.operator import cost_of, problem_from_json
@@ -162,10 +163,7 @@ def _findings(
     """
     if any(verdict.status.takes_process for verdict in verdicts):
         return {}, {}
-    smallest_of = (
-        min(own, key=lambda row: (not row.is_clear(), _size(row)))
-        for own in _by_call(verdicts).values()
-    )
+    smallest_of = (row for own in _by_call(verdicts).values() for row in _of_each_bug(own))
     # A plain forward first: gradients of a wrong one were diagnosed, and itself was not.
     cases = sorted(smallest_of, key=_place)
     until, found = time.monotonic() + seconds, dict[CaseKey, dict[str, str]]()
@@ -175,7 +173,8 @@ def _findings(
         if left <= 0:
             found[tested] = {"minimised": NO_TIME}
             continue
-        found[tested], small = _found(verdict, adapter, left / min(len(cases) - number, FIRST))
+        share = left / min(len(cases) - number, FIRST)
+        found[tested], small = _found(verdict, verdicts, adapter, share)
         smallest |= {} if small is None else {tested: small}
     whole = {tested: {"diagnosis": "", **reported} for tested, reported in found.items()}
     return _with_races(whole, cases), smallest
@@ -218,15 +217,33 @@ def question_of(verdict: Verdict) -> PropertyCase:
 
 
 def _found(
-    verdict: Verdict, adapter: Adapter, seconds: float
+    verdict: Verdict, verdicts: Sequence[Verdict], adapter: Adapter, seconds: float
 ) -> tuple[dict[str, str], PropertyCase | None]:
     try:
         question = question_of(verdict)
         found = diagnose(adapter, question, seconds=seconds)
         smallest = found.smallest
-        return {"diagnosis": str(found), "minimised": minimised_line(verdict, smallest)}, smallest
+        others = [question_of(row) for row in _of_the_same_call(verdict, verdicts)]
+        said = "; ".join(filter(None, (str(found), remainder(adapter, found, others))))
+        return {"diagnosis": said, "minimised": minimised_line(verdict, smallest)}, smallest
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
         return {"diagnosis": f"not diagnosed: {reported(error)}"}, None
+
+
+def _of_the_same_call(verdict: Verdict, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The other failures of the same plain call, whose results can be compared; none of another."""
+    call = plain_call(verdict.property, verdict.detail)
+    if not call:
+        return []
+    return [
+        row
+        for row in verdicts
+        if row.status.localised
+        and row.problem
+        and not row.left_open()
+        and row.case_key() != verdict.case_key()
+        and plain_call(row.property, row.detail) == call
+    ]
 
 
 def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:
@@ -238,6 +255,23 @@ def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdi
         if verdict.status.localised and verdict.problem and not verdict.left_open():
             found.setdefault((_called(verdict), verdict.status), []).append(verdict)
     return found
+
+
+def _of_each_bug(rows: Sequence[Verdict]) -> list[Verdict]:
+    """The smallest clear failure of a call, and of a plain one the smallest clear failure in which
+    no output of the first fails: with one bug in o and another in final_state, o had no diagnosis.
+    """
+    first = _smallest(rows)
+    wrong = dict[CaseKey, set[str]]()
+    for row in rows:
+        wrong.setdefault(row.case_key(), set()).add(row.output)
+    apart = [row for row in rows if not wrong[row.case_key()] & wrong[first.case_key()]]
+    plain = plain_call(first.property, first.detail)
+    return [first, _smallest(apart)] if apart and plain else [first]
+
+
+def _smallest(rows: Sequence[Verdict]) -> Verdict:
+    return min(rows, key=lambda row: (not row.is_clear(), _size(row)))
 
 
 def _place(verdict: Verdict) -> int:

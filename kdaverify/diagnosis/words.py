@@ -19,6 +19,8 @@ BRIEFLY: Final = "; in short: "
 SAME_AS: Final = f"the wrong results are those of {KNOWN}"
 NONFINITE_AS: Final = f"NaN or infinity is where it is with {KNOWN}"
 RESIDUAL: Final = " (residual "
+FURTHER: Final = "not the only bug, or another one: "
+"""How a diagnosis goes on where what matches does not explain another failure of the call."""
 
 
 def names_of(reported: str) -> tuple[str, ...]:
@@ -27,3 +29,16 @@ def names_of(reported: str) -> tuple[str, ...]:
         return ()
     found = reported.removeprefix(FITS).partition(RESIDUAL)[0].partition(BRIEFLY)[0]
     return tuple(sorted(found.removeprefix(KNOWN).split(OR)))
+
+
+def further(reported: str) -> str:
+    """Of a diagnosis in words, what the bug that matches leaves of another failure; "" else."""
+    return reported.partition(FURTHER)[2].partition("; ")[0]
+
+
+def known_bugs(reported: str) -> dict[str, str]:
+    """Of a diagnosis in words, the titles of the known bugs that fit, by id."""
+    if not reported.startswith(FITS + KNOWN):
+        return {}
+    pairs = (name.partition(": ") for name in names_of(reported))
+    return {bug: title for bug, _, title in pairs}

@@ -13,7 +13,7 @@ from typing import Final
 
 from kdaverify.checks.near_miss import NEAR
 from kdaverify.checks.property_table import PROPERTIES, plain_call
-from kdaverify.diagnosis.words import DIFFERS, FITS, NOTHING_FAILS, PERHAPS
+from kdaverify.diagnosis.words import DIFFERS, FITS, NOTHING_FAILS, PERHAPS, further, known_bugs
 from kdaverify.verdicts.verdict import Verdict
 
 _PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
@@ -67,6 +67,16 @@ class ReportedKind:
         return any(row.diagnosis.startswith((FITS, DIFFERS)) for row in self.rows)
 
     @property
+    def name(self) -> str:
+        """Suite, output and status."""
+        return f"{self.rows[0].property} {self.rows[0].output} {self.rows[0].status}"
+
+    @property
+    def bugs(self) -> dict[str, str]:
+        """The titles of the known bugs that it may be of, by id."""
+        return {bug: title for row in self.rows for bug, title in known_bugs(row.diagnosis).items()}
+
+    @property
     def perhaps_a_race(self) -> bool:
         """Whether no more is known of it than that results of another call differ between runs."""
         first, _, more = self.shown.diagnosis.partition("; ")
@@ -91,6 +101,41 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
         )
     ranked = sorted((ReportedKind(tuple(rows)) for rows in found.values()), key=_rank)
     return _folded(ranked)
+
+
+def by_bug(kinds: Sequence[ReportedKind]) -> list[list[ReportedKind]]:
+    """Kinds that a known bug explains, those of one bug together, in the order of the kinds.
+
+    Kinds that may be of several bugs go with the first kind that may be of one of these.
+    """
+    found = list[list[ReportedKind]]()
+    for kind in kinds:
+        own = next((group for group in found if group[0].bugs.keys() & kind.bugs.keys()), None)
+        if own is not None:
+            own.append(kind)
+        elif kind.bugs:
+            found.append([kind])
+    return found
+
+
+def several_bugs(failures: Sequence[Verdict]) -> list[str]:
+    """Sentences where failures match different known bugs, or one that does not explain them all;
+    none where one does: it is said beside its failure.
+    """
+    found = by_bug(reported_kinds(failures))
+    named = "; ".join(map(_bug_and_kinds, found))
+    if len(found) > 1:
+        return [f"{len(found)} bugs, by the known ones that failures match: {named}"]
+    left = dict.fromkeys(filter(None, (further(row.diagnosis) for row in failures)))
+    return [f"probably a second bug: {said}" for said in left]
+
+
+def _bug_and_kinds(group: Sequence[ReportedKind]) -> str:
+    common = dict(group[0].bugs)
+    for kind in group[1:]:
+        common = {bug: title for bug, title in common.items() if bug in kind.bugs} or common
+    bugs = " or ".join(f"{bug} ({title})" for bug, title in common.items())
+    return f"{bugs} matches {', '.join(kind.name for kind in group)}"
 
 
 def same(failures: Sequence[Verdict]) -> list[str]:

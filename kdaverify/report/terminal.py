@@ -21,11 +21,13 @@ from kdaverify.report.plain import plain, reported
 from kdaverify.report.published import standards_line, standards_table
 from kdaverify.report.reported_kinds import (
     ReportedKind,
+    by_bug,
     contrasts_of,
     left_open,
     order_of_evidence,
     reported_kinds,
     same,
+    several_bugs,
 )
 from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import (
@@ -117,17 +119,21 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
     contrasts = (
         f"changing one thing at a time: {said}" for said in contrasts_of(decision.failures)
     )
-    for said in (*in_words(common_factors(decision.verdicts)), *contrasts):
+    factors = in_words(common_factors(decision.verdicts))
+    for said in (*several_bugs(decision.failures), *factors, *contrasts):
         console.print(reported(said, "bold"))
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
     kinds = reported_kinds(failures)
-    found = [group for group in kinds if not group.perhaps_a_race]
+    # Of twelve kinds of failure of two bugs, seven were of the first: the second was not shown.
+    repeated = [kind for group in by_bug(kinds) for kind in group[1:]]
+    found = [kind for kind in kinds if not kind.perhaps_a_race and kind not in repeated]
     for group in found[:MOST_FAILURES]:
         _show_failure(console, group)
     for said in filter(None, (*same(failures), left_open(failures))):
         console.print(reported(f"{said}\n", "bold"))
+    _list_kinds(console, repeated, why=", of a bug that is named above")
     _list_kinds(console, found[MOST_FAILURES:])
     # A race fails in whatever was run: of twenty kinds of failure twelve showed nothing else.
     raced = [group for group in kinds if group.perhaps_a_race]
@@ -225,13 +231,9 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
     )
 
 
-def _kind(group: ReportedKind) -> str:
-    return f"{group.rows[0].property} {group.rows[0].output} {group.rows[0].status}"
-
-
 def _kind_and_stage(group: ReportedKind) -> str:
     return next(
-        (f"{_kind(group)} in {row.stage}" for row in group.rows if row.names_stage()), _kind(group)
+        (f"{group.name} in {row.stage}" for row in group.rows if row.names_stage()), group.name
     )
 
 
@@ -241,7 +243,7 @@ def _show_failure(console: Console, group: ReportedKind) -> None:
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
     times = "once" if len(group.rows) == 1 else f"{len(group.rows)} times"
     console.print(
-        reported(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red")
+        reported(f"{shown.implementation}: {group.name} in {dtypes}, {times}", "bold red")
     )
     for said in _extent(group):
         console.print(Padding(reported(said), (0, 0, 0, 2), expand=False))

@@ -8,7 +8,13 @@ import sys
 from kdaverify.checks.near_miss import SETTLED
 from kdaverify.checks.recheck import undecided
 from kdaverify.checks.status import Status
-from kdaverify.report.reported_kinds import left_open, reported_kinds, same
+from kdaverify.report.reported_kinds import (
+    by_bug,
+    left_open,
+    reported_kinds,
+    same,
+    several_bugs,
+)
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 
@@ -57,6 +63,31 @@ def test_another_status_is_another_kind() -> None:
         )
         == 2
     )
+
+
+MATCHES = "matches known bug {} (residual 0 %; no other candidate)"
+
+
+def test_kinds_of_failure_that_match_different_known_bugs_are_of_several() -> None:
+    rows = [
+        wrong(case="a", diagnosis=MATCHES.format("A4: rows past the end, or known bug A11: NaN")),
+        wrong(case="b", output="final_state", diagnosis=MATCHES.format("H2: never decayed")),
+        wrong(property="gradients", output="dq", diagnosis=MATCHES.format("A4: rows past the end")),
+    ]
+    assert several_bugs(rows)[0] == (
+        "2 bugs, by the known ones that failures match: A4 (rows past the end) matches forward o"
+        " FAIL, gradients dq FAIL; H2 (never decayed) matches forward final_state FAIL"
+    )
+    assert [len(group) for group in by_bug(reported_kinds(rows))] == [2, 1]
+
+
+def test_one_known_bug_is_no_evidence_of_several_unless_it_leaves_failures() -> None:
+    diagnosis = MATCHES.format("H2: never decayed")
+    assert several_bugs([wrong(diagnosis=diagnosis), wrong(case="b", property="resume")]) == []
+    left = f"{diagnosis}; not the only bug, or another one: H2 does not explain 1 of 5; o: rows"
+    assert several_bugs([wrong(diagnosis=left)]) == [
+        "probably a second bug: H2 does not explain 1 of 5"
+    ]
 
 
 def test_what_a_plain_call_explains_is_counted_by_suite() -> None:

@@ -227,6 +227,20 @@ def test_a_kind_that_a_diagnosis_explains_is_shown_before_those_with_more_failur
     )
 
 
+def test_of_kinds_that_match_one_known_bug_the_first_is_shown_and_the_others_listed() -> None:
+    diagnosis = "matches known bug H1: twice (residual 0 %; no other candidate)"
+    text = page(
+        wrong(case="a", diagnosis=diagnosis),
+        wrong(case="b", property="resume", diagnosis=diagnosis),
+        wrong(case="c", property="packing"),
+    )
+    assert "port: forward o FAIL in fp32, once" in text and "port: packing o FAIL" in text
+    assert "port: resume o FAIL" not in text
+    assert "and 1 more kind of failure, of a bug that is named above: resume o FAIL" in " ".join(
+        text.split()
+    )
+
+
 def test_a_plain_forward_is_shown_before_what_follows_from_it_however_often_that_fails() -> None:
     unnamed = "no known bug matches"
     text = page(

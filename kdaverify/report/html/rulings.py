@@ -17,7 +17,7 @@ from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import RULINGS, STATUSES, counted, headline
-from kdaverify.report.reported_kinds import contrasts_of
+from kdaverify.report.reported_kinds import contrasts_of, several_bugs
 from kdaverify.verdicts.cannot_run import CANNOT_RUN
 from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Ruling
 from kdaverify.verdicts.seal import Account
@@ -318,11 +318,12 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
     failing = own.filter("rejects")["row"]
     if failing.is_empty():
         return ()
-    contrasts = contrasts_of([*rows.verdicts(failing.head(MOST_ROWS).to_list()).values()])
+    failures = [*rows.verdicts(failing.head(MOST_ROWS).to_list()).values()]
     paired = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
     kept = paired.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
     found = common_factors(rows.verdicts(kept.to_list()).values())
     return (
+        *several_bugs(failures),
         *in_words(found),
-        *(f"changing one thing at a time: {said}" for said in contrasts),
+        *(f"changing one thing at a time: {said}" for said in contrasts_of(failures)),
     )

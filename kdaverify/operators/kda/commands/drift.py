@@ -88,8 +88,8 @@ def drift(
 ) -> int:
     """Measure how the error grows with the number of tokens, beside the band of conforming kernels.
 
-    Conforming kernels of the declared contract are emulated on the same inputs; the truth is the
-    float64 chunk form, certified on windows.
+    Conforming kernels of the declared contract are emulated on the same inputs; the reference is
+    the float64 chunk form, certified on windows.
 
     memory: one write, then slow decay. held: an initial state, no write. faint: orthogonal keys, no
     decay, faint writes. writes: random.

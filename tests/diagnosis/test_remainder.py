@@ -1,0 +1,72 @@
+"""A second bug is looked for where the first one, once it is named, explains no failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.ported_faults import port
+from kdaverify.diagnosis.diagnose import diagnose
+from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.remainder import remainder, unlike
+from kdaverify.diagnosis.session import diagnosed
+from kdaverify.diagnosis.words import FURTHER, further
+from kdaverify.problems import Problem
+from kdaverify.verdicts.judge import Judge, Rejected
+from kdaverify.verdicts.verdict import Verdict
+from tests.faults.triggers import PLAIN
+
+SMALL = {**PLAIN, "B": 1, "H": 1, "HV": 1, "K": 4, "V": 4, "dtype": "bf16", "gate": "mild"}
+
+
+def case(**changes: object) -> PropertyCase:
+    return PropertyCase("forward", Problem.model_validate({**SMALL, **changes}))
+
+
+FIRST = case(T=2)
+EMPTY = case(T=12, lengths=(5, 0, 7), state="random")
+OTHERS = [case(T=4), case(T=70), EMPTY, case(T=9, state="random"), case(T=12, lengths=(5, 7))]
+
+
+@pytest.mark.parametrize(
+    ("bugs", "left"),
+    [
+        (("H1",), ""),
+        (
+            ("H1", "V4"),  # V4: the final state of an empty sequence is never written
+            (
+                "H1 does not explain 1 of 5 failures that were compared, each with a pack with an"
+                f" empty sequence, such as {EMPTY.problem.describe()}"
+            ),
+        ),
+    ],
+)
+def test_what_a_known_bug_does_not_explain_is_reported_with_what_it_has_in_common(
+    bugs: tuple[str, ...], left: str
+) -> None:
+    kernel = port(*bugs)
+    found = diagnose(kernel, FIRST, seconds=5)
+    assert [match.suspect.fault.id for match in found.named] == ["H1"]
+    said = remainder(kernel, found, OTHERS, seconds=60)
+    assert said == (f"{FURTHER}{left}" if left else "")
+    assert further(f"{found}; {said}") == left
+
+
+def test_a_kernel_that_no_known_bug_matches_leaves_nothing() -> None:
+    kernel = port()
+    found = diagnose(kernel, FIRST, seconds=5)
+    assert remainder(kernel, found, OTHERS, seconds=60) == ""
+
+
+def test_cases_are_compared_in_an_order_in_which_each_is_unlike_those_before() -> None:
+    ordered = unlike(FIRST, [case(T=3), case(T=4), EMPTY, case(T=4)])
+    assert ordered[0] == EMPTY and len(ordered) == 3
+
+
+def test_the_smallest_failure_in_which_no_output_of_the_first_fails_is_diagnosed_too() -> None:
+    rows = list[Verdict]()
+    for problem in (EMPTY.problem, case(T=70, state="random").problem):
+        with pytest.raises(Rejected):
+            # V4 is wrong in final_state alone, O2 in o alone
+            Judge(port("O2", "V4"), rows.append, "forward")(problem)
+    found = diagnosed(rows, port("O2", "V4"), seconds=60)
+    assert ["V4:" in said or "O2:" in said for said in found.values()] == [True, True]
