@@ -129,9 +129,10 @@ def kernel(
             signature does not name them.
             layer: (hidden, *, cache, attention_mask, cu_seqlens, use_cache) -> (out, cache), or
             out; widths=D, reference, reset, reorder, longest: see the reference, whole layers.
-            attention: (q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal) -> (o, lse)
-            or o; mla_decode: (q, cache, block_table, cache_seqlens, *, d_v, softmax_scale, causal)
-            -> (o, lse); sparse_attention: (q, cache, indices, *, topk_length, d_v, softmax_scale)
+            attention: (q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, sink) -> (o,
+            lse) or o; mla_decode: (q, cache, block_table, cache_seqlens, *, d_v, softmax_scale,
+            causal, sink) -> (o, lse); both sink="optional" or "required", lse_includes_sink="no" or
+            "yes"; sparse_attention: (q, cache, indices, *, topk_length, d_v, softmax_scale)
             -> (o, lse), cache="rows" or "fp8", invalid="negative" or "outside"; merge_state: (o_a,
             lse_a, o_b, lse_b) -> (o, lse). lse="e", "2" or "none", empty_lse="-inf" or "+inf",
             causal_alignment="bottom_right" or "top_left".

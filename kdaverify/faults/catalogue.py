@@ -84,7 +84,7 @@ class Gap:
     why: str
 
 
-_NO_SINK: Final = "no operator of attention takes a sink: neither forward nor gradients have one"
+_NO_SINK: Final = "attention is tested with sinks, but no fault of one is planted yet"
 _NO_QUANTISED_CACHE: Final = "mla_decode takes no quantised cache and no scales of one"
 
 NOT_RECREATED: Final = (
