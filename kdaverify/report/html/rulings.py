@@ -12,7 +12,7 @@ import polars as pl
 from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.common_factor import common_factors, in_words
-from kdaverify.diagnosis.words import FITS
+from kdaverify.diagnosis.words import FITS, RESIDUAL
 from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
 from kdaverify.report.html.rows import Rows
@@ -280,9 +280,10 @@ def _where(wrong: pl.DataFrame) -> str:
 
 
 def _diagnoses(wrong: pl.DataFrame) -> str:
-    """What fits; else that nothing does."""
+    """What fits, without how well; else that nothing does."""
     text = wrong["diagnosis"].cast(pl.String)
-    fitting, diagnosed = text.filter(text.str.starts_with(FITS)), int((text != "").sum())
+    diagnosed = int((text != "").sum())
+    fitting = text.filter(text.str.starts_with(FITS)).str.split(RESIDUAL).list.first()
     return _most(fitting) or (
         f"no known bug matches ({counted(diagnosed, 'case')})" if diagnosed else ""
     )
