@@ -1,17 +1,9 @@
-"""Words that were replaced stay out of messages, docstrings, comments, names, templates and pages.
-
-A file that still has some is in not_yet.txt, which only gets shorter:
-
-    python -m tests.docs.test_words             # what is left, by file
-    python -m tests.docs.test_words --shrink    # takes mended files off the list
-"""
+"""Replaced words stay out of messages, docstrings, comments, names, templates and pages."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -70,9 +62,6 @@ IN_NAMES: Final = re.compile(
 """Words that no function, class, argument or variable has as a part."""
 PUBLIC: Final = frozenset({"legal", "legal_runs", "asked"})
 """Names of an option, of a column of reports/kill_matrix.json, and of a field of an export."""
-_LIST: Final = Path(__file__).with_name("not_yet.txt")
-NOT_YET: Final = frozenset(_LIST.read_text().split())
-"""Files with old words: this list only gets shorter."""
 IN_RECORDS: Final = ("all within budget",)
 """Values of records, which old records have, too."""
 _ALL: Final = re.compile("|".join(f"(?:{pattern})" for pattern in OLD), re.IGNORECASE)
@@ -101,8 +90,9 @@ def parts(name: str) -> set[str]:
 
 
 def test_old_words_stay_out() -> None:
-    new = {file: words for file, words in left().items() if file not in NOT_YET}
-    assert new == {}, "\n".join(f"{pattern}: write {instead}" for pattern, instead in OLD.items())
+    assert left() == {}, "\n".join(
+        f"{pattern}: write {instead}" for pattern, instead in OLD.items()
+    )
 
 
 def test_old_words_stay_out_of_names() -> None:
@@ -114,10 +104,6 @@ def test_old_words_stay_out_of_names() -> None:
         if name not in PUBLIC and any(map(IN_NAMES.fullmatch, parts(name)))
     }
     assert new == set()
-
-
-def test_files_that_are_mended_leave_the_list() -> None:
-    assert NOT_YET - left().keys() == frozenset(), "run python -m tests.docs.test_words --shrink"
 
 
 @pytest.mark.parametrize(
@@ -155,11 +141,3 @@ def test_words_of_pages_are_seen_and_names_are_not() -> None:
         "mailbox",
     ]
     assert found(page("reports/mailboxes.md", "A legal mailbox")) == ["legal"]
-
-
-if __name__ == "__main__":
-    remaining = left()
-    if "--shrink" in sys.argv:
-        _LIST.write_text("".join(f"{name}\n" for name in sorted(NOT_YET & remaining.keys())))
-    for name, words in sorted(remaining.items()):
-        sys.stdout.write(f"{name}: {', '.join(words)}\n")
