@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from kdaverify.report.published import tallies
-from kdaverify.report.reported_kinds import contrasts_of
+from kdaverify.report.reported_kinds import contrasts_of, several_bugs
 from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.seal import Account
@@ -42,6 +42,7 @@ def summary(
                 "vacuous": decision.vacuous,
                 "acquitted": decision.passed_on_retest,
                 "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
+                "bugs": several_bugs(decision.failures),
                 "common_factors": common_factors_of(decision),
                 "contrasts": contrasts_of(decision.failures),
                 "failures": [_failure(verdict) for verdict in decision.failures],

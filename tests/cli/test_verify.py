@@ -152,6 +152,7 @@ def test_the_json_has_the_promised_keys(sessions: dict[int, tuple[Done, dict[str
     (impl,) = found["implementations"]
     assert (impl["name"], impl["cases"], impl["skipped"]) == ("port", 3, 0)
     assert (found["profile"], found["seed"], impl["common_factors"]) == ("smoke", 0, [])
+    assert impl["bugs"] == []
     assert (impl["judged"]["folder"], [*impl["judged"]["files"]]) == (".", ["port.py"])
     (failure,) = impl["failures"]
     assert set(failure) == FAILURE_KEYS
