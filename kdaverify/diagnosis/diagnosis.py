@@ -129,4 +129,5 @@ class Diagnosis:
 
 def _percent(match: Match) -> str:
     """The share of the kernel's error that a match does not explain."""
-    return f"{100 * match.fit.distance:.2g} %"
+    share = 100 * match.fit.distance
+    return f"{share:.2g} %" if share < 99.5 else f"{share:.0f} %"  # no 1e+02

@@ -19,7 +19,7 @@ BRIEFLY: Final = "; in short: "
 SAME_AS: Final = f"the wrong results are those of {KNOWN}"
 NONFINITE_AS: Final = f"NaN or infinity is where it is with {KNOWN}"
 RESIDUAL: Final = " (residual "
-FURTHER: Final = "not the only bug, or another one: "
+FURTHER: Final = "not the whole cause: "
 """How a diagnosis goes on where what matches does not explain another failure of the call."""
 
 

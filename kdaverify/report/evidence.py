@@ -76,7 +76,7 @@ def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
         for name in accuracy_fields
     )
     said = (
-        f"{len(found)} passing outputs have {REMARKABLE} than a token recurrence, as the contract"
+        f"{_passing(len(found))} {REMARKABLE} than a token recurrence, as the contract"
         f" allows: {outputs}; most often {inputs}"
     )
     worst = (
@@ -84,6 +84,10 @@ def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
         f" {problems[0].describe()}\n  {found[0].replay}"
     )
     return [_reported("accuracy", f"{said}; {worst}")]
+
+
+def _passing(count: int) -> str:
+    return "1 passing output has" if count == 1 else f"{count} passing outputs have"
 
 
 def _most(values: list[str]) -> str:

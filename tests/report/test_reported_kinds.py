@@ -84,7 +84,7 @@ def test_kinds_of_failure_that_match_different_known_bugs_are_of_several() -> No
 def test_one_known_bug_is_no_evidence_of_several_unless_it_leaves_failures() -> None:
     diagnosis = MATCHES.format("H2: never decayed")
     assert several_bugs([wrong(diagnosis=diagnosis), wrong(case="b", property="resume")]) == []
-    left = f"{diagnosis}; not the only bug, or another one: H2 does not explain 1 of 5; o: rows"
+    left = f"{diagnosis}; not the whole cause: H2 does not explain 1 of 5; o: rows"
     assert several_bugs([wrong(diagnosis=left)]) == [
         "probably a second bug: H2 does not explain 1 of 5"
     ]
