@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.diagnosis.fault_comparison import SHARE, Match
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.words import BRIEFLY, FITS, KNOWN, OR, RESIDUAL, SIMPLE
+from kdaverify.diagnosis.words import BRIEFLY, FITS, KNOWN, MORE, OR, RESIDUAL, SIMPLE
 
 MOST_NAMED: Final = 4
 NEAR: Final = 0.9
@@ -78,7 +78,7 @@ class Diagnosis:
         best = (self.named or self.signatures)[0]
         names = [self._name(match) for match in self.named]
         shown, more = names[:MOST_NAMED], len(names) - MOST_NAMED
-        several = f", and {more} more" if more > 0 else ""
+        several = MORE.format(more) if more > 0 else ""
         known = f"{FITS}{KNOWN}{OR.join(shown)}{several}" if names else ""
         simple = (
             f"{BRIEFLY if names else f'{FITS}{SIMPLE}'}{self._simple()}" if self.signatures else ""

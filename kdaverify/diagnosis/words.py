@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 FITS: Final = "matches "
@@ -19,6 +20,9 @@ BRIEFLY: Final = "; in short: "
 SAME_AS: Final = f"the wrong results are those of {KNOWN}"
 NONFINITE_AS: Final = f"NaN or infinity is where it is with {KNOWN}"
 RESIDUAL: Final = " (residual "
+MORE: Final = ", and {} more"
+"""Behind the bugs that are named, where others match as well."""
+_MORE: Final = re.compile(MORE.format(r"\d+") + "$")
 FURTHER: Final = "not the whole cause: "
 """How a diagnosis goes on where what matches does not explain another failure of the call."""
 
@@ -37,8 +41,12 @@ def further(reported: str) -> str:
 
 
 def known_bugs(reported: str) -> dict[str, str]:
-    """Of a diagnosis in words, the titles of the known bugs that fit, by id."""
-    if not reported.startswith(FITS + KNOWN):
+    """Of a diagnosis in words, the titles of the known bugs that fit, by id.
+
+    {} where more fit than are named: a failure that nineteen bugs match distinguishes none of them,
+    and was taken for a third bug of two.
+    """
+    if not reported.startswith(FITS + KNOWN) or any(map(_MORE.search, names_of(reported))):
         return {}
     pairs = (name.partition(": ") for name in names_of(reported))
     return {bug: title for bug, _, title in pairs}

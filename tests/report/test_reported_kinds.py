@@ -81,6 +81,16 @@ def test_kinds_of_failure_that_match_different_known_bugs_are_of_several() -> No
     assert [len(group) for group in by_bug(reported_kinds(rows))] == [2, 1]
 
 
+def test_a_failure_that_matches_more_bugs_than_are_named_is_no_evidence_of_another() -> None:
+    rows = [
+        wrong(case="a", diagnosis=MATCHES.format("H2: never decayed")),
+        wrong(
+            case="b", output="dq", diagnosis=MATCHES.format("A: a, or known bug B: b, and 15 more")
+        ),
+    ]
+    assert several_bugs(rows) == []
+
+
 def test_one_known_bug_is_no_evidence_of_several_unless_it_leaves_failures() -> None:
     diagnosis = MATCHES.format("H2: never decayed")
     assert several_bugs([wrong(diagnosis=diagnosis), wrong(case="b", property="resume")]) == []
