@@ -70,3 +70,19 @@ def test_the_smallest_failure_in_which_no_output_of_the_first_fails_is_diagnosed
             Judge(port("O2", "V4"), rows.append, "forward")(problem)
     found = diagnosed(rows, port("O2", "V4"), seconds=60)
     assert ["V4:" in said or "O2:" in said for said in found.values()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("bug", "changes"),
+    [
+        ("H7", {"T": 1, "state": "absent"}),  # the kernel has no gradient of an absent state
+        ("P6", {"T": 1, "state": "random"}),  # strictly triangular tensors have no elements
+    ],
+)
+def test_gradients_of_a_token_without_some_tensors_are_diagnosed(
+    bug: str, changes: dict[str, object]
+) -> None:
+    question = PropertyCase("gradients", case(**changes).problem, {"of": "both"})
+    found = diagnose(port(bug), question, seconds=10)
+    assert bug in {match.suspect.fault.id for match in found.named}
+    assert found.explained

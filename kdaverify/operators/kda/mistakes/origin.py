@@ -85,8 +85,8 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
     unknowns = [(one, head) for head in range(group) for one in range(space.unknowns)]
     weights = by_group(
         {
-            name: torch.full_like(reported.exact, 1 / reported.rms)
-            for name, reported in case.yard.items()
+            name: torch.full_like(case.yard[name].exact, 1 / case.yard[name].rms)
+            for name in case.kernel.outputs  # it may leave out the gradient of an absent state
         },
         group,
     )
@@ -109,7 +109,10 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
         if noise > before / 2:
             break
         moved = torch.stack(
-            [by_group({name: x[i] for name, x in found.items()}, group) for i in range(len(tried))]
+            [
+                by_group({name: found[name][i] for name in case.kernel.outputs}, group)
+                for i in range(len(tried))
+            ]
         )
         slope = ((moved[1:] - moved[0]) / STEP * weights).movedim(0, -1)
         if (noise <= 1.0 and rank) or not bool(slope.isfinite().all()):

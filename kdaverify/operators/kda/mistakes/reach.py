@@ -93,15 +93,18 @@ def _made(case: ObservedCase, place: Place, size: Tensor) -> Tensor | None:
     *_, every = spaces(place, case.of.call, case.of.chunk_size)
     if every.unknowns > MOST:
         return None
-    still, wrong, group = (
-        torch.zeros(case.of.call.HV, every.unknowns, dtype=torch.float64),
-        size > APART,
-        group_of(case),
-    )
+    wrong, group = size > APART, group_of(case)
+    if not every.unknowns:  # no error of what has no elements shows anywhere
+        return torch.zeros_like(wrong)
+    still = torch.zeros(case.of.call.HV, every.unknowns, dtype=torch.float64)
     found = outcomes(
         case.of, place, [every.moved(still, one, 0, 1) for one in (None, *range(every.unknowns))]
     )
-    moved = {name: (x[1:] - x[:1]) / STEP / case.yard[name].largest for name, x in found.items()}
+    # a kernel may leave out a gradient that the pass has
+    moved = {
+        name: (found[name][1:] - found[name][:1]) / STEP / case.yard[name].largest
+        for name in case.kernel.outputs
+    }
     by_element = [
         torch.stack([_largest(name, x[i], group) for name, x in moved.items()], dim=-1)
         for i in range(every.unknowns)
