@@ -27,7 +27,7 @@ from benchmarks.suite_runs import property_tests, verdicts
 from kdaverify.adapters.isolation import housed
 from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.faults.planted.catalogue import PLANTED
-from kdaverify.faults.planted.questions import QUESTIONS
+from kdaverify.faults.planted.questions import QUESTIONS, past_one_tile
 from kdaverify.limits import Limits
 from kdaverify.one_core import use_one_core
 
@@ -110,6 +110,7 @@ def may_be_of(question: str, test: PropertyTest) -> bool:
         "overflow": "exponent" in detail and '"fp16"' in test.problem,
         "depth": '"deep-resets"' in test.problem,
         "entries": test.property == "options",
+        "widths": past_one_tile(json.loads(test.problem) if test.problem else {}),
     }
     return by_kind.get(question, test.property == "calls")
 

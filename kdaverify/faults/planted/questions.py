@@ -55,8 +55,8 @@ def _is_of_a_process(case: Sequence[Verdict]) -> bool:
     return rule is not None and rule.needs_its_process
 
 
-def _is_wide(case: Sequence[Verdict]) -> bool:
-    problem = _problem(case)
+def past_one_tile(problem: Mapping[str, Any]) -> bool:
+    """Whether keys or values of a problem, as in its JSON, have more than 128 columns."""
     return max(problem.get("K", 0), problem.get("V", 0)) > ONE_TILE
 
 
@@ -71,7 +71,9 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "pairs and triples of properties of a problem",
             lambda case: case[0].property == "combined",
         ),
-        "widths": QuestionKind("keys and values past 128 columns", _is_wide),
+        "widths": QuestionKind(
+            "keys and values past 128 columns", lambda case: past_one_tile(_problem(case))
+        ),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
         ),
