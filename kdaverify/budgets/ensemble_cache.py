@@ -24,7 +24,8 @@ from oracles.inputs import Inputs
 
 Errors = dict[str, EnsembleErrors]
 STATISTICS = tuple(field.name for field in fields(ErrorStatistics))
-PARTS = {"worst": STATISTICS, "margin": STATISTICS, "rounded": Runs._fields, "drawn": Runs._fields}
+RUNS = ("rounded", "drawn", "apart")
+PARTS = dict.fromkeys(("worst", "margin"), STATISTICS) | dict.fromkeys(RUNS, Runs._fields)
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,8 @@ def _unpack(payload: bytes, device: torch.device) -> Errors:
         def one(output: str) -> EnsembleErrors:
             worst, margin = (statistics(output, part) for part in ("worst", "margin"))
             plain = torch.as_tensor(arrays[f"{output}.plain"], device=device)
-            return EnsembleErrors(
-                worst, margin, runs(output, "rounded"), runs(output, "drawn"), plain
-            )
+            rounded, drawn, apart = (runs(output, part) for part in RUNS)
+            return EnsembleErrors(worst, margin, rounded, drawn, plain, apart)
 
         return {
             output: one(output)

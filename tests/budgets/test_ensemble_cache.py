@@ -14,13 +14,14 @@ import torch
 from kdaverify.adapters import find
 from kdaverify.budgets import ensemble_cache
 from kdaverify.budgets.backward import emulate_gradients
-from kdaverify.budgets.budget import EnsembleErrors
+from kdaverify.budgets.budget import EnsembleErrors, Runs
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import Emulation, emulate
 from kdaverify.budgets.ensemble_cache import EnsembleCache
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.gradient_standard import gradient_standard
 from kdaverify.budgets.standard import Reference, standard
+from kdaverify.budgets.statistics import ErrorStatistics
 from kdaverify.checks.forward import forward
 from kdaverify.operators.kda import operator
 from kdaverify.problems import Problem, cotangents
@@ -64,7 +65,8 @@ def same(a: Reference, b: Reference) -> bool:
     pairs = [(a.budgets[name].allowed, b.budgets[name].allowed) for name in a.budgets]
     return all(
         torch.equal(x.rows, y.rows)
-        and (x.rms, x.largest, x.median, x.tail) == (y.rms, y.largest, y.median, y.tail)
+        and (x.rms, x.largest, x.median, x.tail, x.bias)
+        == (y.rms, y.largest, y.median, y.tail, y.bias)
         for x, y in pairs
     )
 
@@ -145,3 +147,16 @@ def test_the_second_verdict_on_a_problem_costs_no_emulation(
 
     monkeypatch.setattr(operator, "emulate", never)
     assert forward(eager, PROBLEM) == first
+
+
+def test_kept_errors_have_the_samples_of_kernels_of_another_form() -> None:
+    """Without them a right kernel passed when its tolerance was made, and failed, for a bias at 2.2
+    times it, whenever it was found again.
+    """
+    size = ErrorStatistics(1.0, 2.0, torch.ones(3), 0.5, 0.6)
+    runs = [Runs((number, 2 * number), (number / 8,)) for number in (1.0, 2.0, 3.0)]
+    made = EnsembleErrors(size, size, runs[0], runs[1], torch.ones(3), runs[2])
+    kept = EnsembleCache(PROBLEM.inputs(), CONTRACT, BF16)
+    kept.of("balls", lambda: {"o": made})
+    found = kept.of("balls", dict[str, EnsembleErrors])["o"]
+    assert [found.rounded, found.drawn, found.apart] == runs
