@@ -81,7 +81,8 @@ def _is_watched(tensor: Tensor) -> bool:
 def _room(like: Tensor, shape: Sequence[int], lead: int) -> Tensor:
     """A dense tensor of `shape` that begins `lead` bytes into memory full of NaN."""
     guard, count = lead // like.itemsize, torch.Size(shape).numel()
-    poison = float("nan") if like.is_floating_point() else GARBAGE
+    floats = like.is_floating_point()
+    poison = float("nan") if floats else min(GARBAGE, torch.iinfo(like.dtype).max)
     return torch.full(
         (guard + count + GUARD // like.itemsize,), poison, dtype=like.dtype, device=like.device
     )[guard:][:count].view(*shape)
