@@ -210,14 +210,13 @@ def _singles(adapter: Adapter, problem: Any) -> list[Outcome]:
     for at in kept:
         offsets = [torch.tensor([0, n], dtype=torch.int32) for n in (at.s_q, max(at.s_k, 0))]
         keys = at.keys if at.s_k else slice(1)
-        alone = AttentionCall(
-            call.q[:, at.rows].contiguous(),
-            call.k[:, keys].contiguous(),
-            call.v[:, keys].contiguous(),
-            offsets[0],
-            offsets[1],
-            call.softmax_scale,
-            call.causal,
+        alone = replace(
+            call,
+            q=call.q[:, at.rows].contiguous(),
+            k=call.k[:, keys].contiguous(),
+            v=call.v[:, keys].contiguous(),
+            cu_seqlens_q=offsets[0],
+            cu_seqlens_k=offsets[1],
         )
         parts.append(run(adapter, problem, alone))
     found = {name: torch.zeros_like(x) for name, x in plain.items()}
