@@ -110,7 +110,7 @@ def may_be_of(question: str, test: PropertyTest) -> bool:
         "overflow": "exponent" in detail and '"fp16"' in test.problem,
         "depth": '"deep-resets"' in test.problem,
         "entries": test.property == "options",
-        "widths": past_one_tile(json.loads(test.problem) if test.problem else {}),
+        "widths": past_one_tile(test.problem),
     }
     return by_kind.get(question, test.property == "calls")
 

@@ -54,7 +54,8 @@ def _in_words(found: Diagnosis, apart: list[PropertyCase], others: list[Property
     compared = f"{len(apart)} of {len(apart) + len(others)} failures that were compared"
     operator = operator_of(apart[0].problem)
     smallest = min(apart, key=lambda case: operator.cost(case.problem)).problem
-    where = f", each with {_common(apart, others)}" if _common(apart, others) else ""
+    common = _common(apart, others)
+    where = f", each with {common}" if common else ""
     return f"{FURTHER}{names} does not explain {compared}{where}, such as {smallest.describe()}"
 
 

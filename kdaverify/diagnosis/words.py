@@ -46,7 +46,8 @@ def known_bugs(reported: str) -> dict[str, str]:
     {} where more fit than are named: a failure that nineteen bugs match distinguishes none of them,
     and was taken for a third bug of two.
     """
-    if not reported.startswith(FITS + KNOWN) or any(map(_MORE.search, names_of(reported))):
+    names = names_of(reported) if reported.startswith(FITS + KNOWN) else ()
+    if any(map(_MORE.search, names)):
         return {}
-    pairs = (name.partition(": ") for name in names_of(reported))
+    pairs = (name.partition(": ") for name in names)
     return {bug: title for bug, _, title in pairs}

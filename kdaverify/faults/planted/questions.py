@@ -39,8 +39,12 @@ def _rule(case: Sequence[Verdict]) -> str:
     return str(case[0].detail.get("rule", "")) if case[0].property == "calls" else ""
 
 
+def _fields(problem: str) -> dict[str, Any]:
+    return json.loads(problem) if problem else {}
+
+
 def _problem(case: Sequence[Verdict]) -> dict[str, Any]:
-    return json.loads(case[0].problem) if case[0].problem else {}
+    return _fields(case[0].problem)
 
 
 def _is_of_memory(case: Sequence[Verdict]) -> bool:
@@ -55,9 +59,10 @@ def _is_of_a_process(case: Sequence[Verdict]) -> bool:
     return rule is not None and rule.needs_its_process
 
 
-def past_one_tile(problem: Mapping[str, Any]) -> bool:
-    """Whether keys or values of a problem, as in its JSON, have more than 128 columns."""
-    return max(problem.get("K", 0), problem.get("V", 0)) > ONE_TILE
+def past_one_tile(problem: str) -> bool:
+    """Whether keys or values of a problem, in JSON, have more than 128 columns."""
+    fields = _fields(problem)
+    return max(fields.get("K", 0), fields.get("V", 0)) > ONE_TILE
 
 
 def _is_of_repeats(case: Sequence[Verdict]) -> bool:
@@ -72,7 +77,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: case[0].property == "combined",
         ),
         "widths": QuestionKind(
-            "keys and values past 128 columns", lambda case: past_one_tile(_problem(case))
+            "keys and values past 128 columns", lambda case: past_one_tile(case[0].problem)
         ),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
