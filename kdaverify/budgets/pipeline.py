@@ -37,15 +37,21 @@ def run_form(
 ) -> Outputs:
     """o and S_T of the contract's form, recurrent or chunk, computed in `dtype`.
 
+    The S_T of an empty sequence is S_0 in the format of states: where that is narrow, it rounds. A
+    right kernel was rejected there for a median of 1.33 times its tolerance, in 25 of 25 seeds.
+
     Args:
-        contract: only its form and chunk size are read; the roundings are those of `arithmetic`.
+        contract: only its form, chunk size and formats of states are read; the roundings are those
+            of `arithmetic`.
         stages: of the chunk form.
     """
     if contract.form == "recurrent":
-        return recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
-    return chunk(
-        inputs, chunk_size=contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages
-    )
+        o, final = recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
+    else:
+        size = contract.chunk_size
+        o, final = chunk(inputs, chunk_size=size, dtype=dtype, arithmetic=arithmetic, stages=stages)
+    narrow = contract.carry.unit > contract.accumulate.unit
+    return o, arithmetic.store("S", final) if narrow and not all(inputs.lengths) else final
 
 
 def run_backward(
