@@ -25,7 +25,12 @@ from kdaverify.budgets.emulate import (
     scaled_queries,
     scaled_wy,
 )
-from kdaverify.budgets.ensemble import ContractOverflow, ensemble, solves_by_library
+from kdaverify.budgets.ensemble import (
+    ContractOverflow,
+    ensemble,
+    scores_kept,
+    solves_by_library,
+)
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
@@ -107,6 +112,7 @@ def emulate_gradients(
         stateful = replace(inputs, initial_state=inputs.state)
         for name, member in {
             "autograd": members[0],
+            **{f"autograd, {kept.name}": kept for kept in scores_kept(members[0])},
             "autograd, residual form": _residual(contract, io),
             **_substituting(contract, io),
         }.items():
