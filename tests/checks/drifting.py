@@ -21,7 +21,7 @@ def low(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().float()
 
 
-def _state_in_bf16(c: Chunk) -> None:
+def state_rounded(c: Chunk) -> None:
     STAGES.state(c)
     c.S = low(c.S)
 
@@ -37,7 +37,7 @@ def _resumed_from_bf16(inputs: Inputs) -> tuple[Tensor, Tensor]:
     return run(inputs if state is None else replace(inputs, initial_state=low(state)), "bf16")
 
 
-state_in_bf16 = staged("state_in_bf16", "bf16", state=_state_in_bf16)
+state_in_bf16 = staged("state_in_bf16", "bf16", state=state_rounded)
 decay_in_bf16 = staged("decay_in_bf16", "bf16", state=_decay_in_bf16)
 resumed_from_bf16 = port("resumed_from_bf16", "bf16", _resumed_from_bf16)
 right = staged("right_at_length", "bf16")

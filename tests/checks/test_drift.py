@@ -4,6 +4,7 @@ kernel makes once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.checks.drifting import (
     resumed_from_bf16,
     right,
     state_in_bf16,
+    state_rounded,
     stepping,
 )
 
@@ -101,6 +103,15 @@ def test_emulated_members_pass() -> None:
     assert [statuses(Member(member, "bf16"), memory(tokens=1024)) for member in others] == [
         BOTH
     ] * len(others)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_chunk_longer_than_the_first_length_is_no_drift(seed: int) -> None:
+    problem = drift_problem("memory", "bf16", tokens=4096, samples=6, seed=seed)
+    plain, *_ = carriers(contract_from_name("chunk128-bf16"), FORMATS["bf16"])
+    narrow = replace(plain, stages=replace(plain.stages, state=state_rounded))
+    assert abs(state(Member(plain, "bf16"), problem).slope) < 0.01
+    assert state(Member(narrow, "bf16"), problem).ratios["slope"] > 5
 
 
 def test_a_state_rounded_at_every_resume_is_caught_there_and_nowhere_else() -> None:
