@@ -35,6 +35,7 @@ from kdaverify.faults import (
 from kdaverify.faults.attention import backward as attention_backward
 from kdaverify.faults.attention import masks, pages, splits, wrapper
 from kdaverify.faults.attention import scores as attention_scores
+from kdaverify.faults.attention import sinks as attention_sinks
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.hosts import host_of
 from kdaverify.faults.planted.catalogue import PLANTED
@@ -67,6 +68,7 @@ MODULES: Final = (
     pages,
     splits,
     attention_backward,
+    attention_sinks,
     wrapper,
 )
 """One for each stage, in the order of the pipeline; then those of the other operators."""
@@ -84,7 +86,6 @@ class Gap:
     why: str
 
 
-_NO_SINK: Final = "attention is tested with sinks, but no fault of one is planted yet"
 _NO_QUANTISED_CACHE: Final = "mla_decode takes no quantised cache and no scales of one"
 
 NOT_RECREATED: Final = (
@@ -112,15 +113,6 @@ NOT_RECREATED: Final = (
         "fla-org/fla#1071",
         "the gradient of the weight of the linear layer that follows: a norm has no such weight,"
         " everything that it returns itself is right",
-    ),
-    *(
-        Gap(f"attention-{name}", reference, _NO_SINK)
-        for name, reference in (
-            ("C13", "ROCm/rocm-libraries#12227"),
-            ("K4", "NVIDIA/cudnn-frontend#421"),
-            ("K5", "ISEEKYAN/Megatron-LM#205"),
-            ("K6", "jax-ml/jax#40128"),
-        )
     ),
     *(
         Gap(f"attention-Q{n}", reference, _NO_QUANTISED_CACHE)

@@ -47,6 +47,7 @@ SAMPLE = (
     "attention-B1",
     "attention-B4",
     "attention-W3",
+    "SINK-scale",
 )
 LIMIT = 1800.0
 
