@@ -18,7 +18,7 @@ from kdaverify.diagnosis.minimised import NO_TIME, minimised_line
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
-from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS
+from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS, known_bugs
 from kdaverify.operator import cost_of, problem_from_json
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
@@ -167,14 +167,17 @@ def _findings(
     # A plain forward first: gradients of a wrong one were diagnosed, and itself was not.
     cases = sorted(smallest_of, key=_place)
     until, found = time.monotonic() + seconds, dict[CaseKey, dict[str, str]]()
-    smallest = dict[CaseKey, PropertyCase]()
+    smallest, compared = dict[CaseKey, PropertyCase](), set[str]()
     for number, verdict in enumerate(cases):
         tested, left = verdict.case_key(), until - time.monotonic()
         if left <= 0:
             found[tested] = {"minimised": NO_TIME}
             continue
         share = left / min(len(cases) - number, FIRST)
-        found[tested], small = _found(verdict, verdicts, adapter, share)
+        # Once a call: it takes up to a second, and the result holds for its other outputs too.
+        others = [] if _called(verdict) in compared else _of_the_same_call(verdict, verdicts)
+        found[tested], small = _found(verdict, others, adapter, share)
+        compared |= {_called(verdict)} if known_bugs(found[tested]["diagnosis"]) else set()
         smallest |= {} if small is None else {tested: small}
     whole = {tested: {"diagnosis": "", **reported} for tested, reported in found.items()}
     return _with_races(whole, cases), smallest
@@ -217,14 +220,14 @@ def question_of(verdict: Verdict) -> PropertyCase:
 
 
 def _found(
-    verdict: Verdict, verdicts: Sequence[Verdict], adapter: Adapter, seconds: float
+    verdict: Verdict, others: Sequence[Verdict], adapter: Adapter, seconds: float
 ) -> tuple[dict[str, str], PropertyCase | None]:
     try:
         question = question_of(verdict)
         found = diagnose(adapter, question, seconds=seconds)
         smallest = found.smallest
-        others = [question_of(row) for row in _of_the_same_call(verdict, verdicts)]
-        said = "; ".join(filter(None, (str(found), remainder(adapter, found, others))))
+        left = remainder(adapter, found, [question_of(row) for row in others])
+        said = "; ".join(filter(None, (str(found), left)))
         return {"diagnosis": said, "minimised": minimised_line(verdict, smallest)}, smallest
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
         return {"diagnosis": f"not diagnosed: {reported(error)}"}, None
