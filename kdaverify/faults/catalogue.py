@@ -33,7 +33,7 @@ from kdaverify.faults import (
     wy,
 )
 from kdaverify.faults.attention import backward as attention_backward
-from kdaverify.faults.attention import masks, pages, splits, wrapper
+from kdaverify.faults.attention import lists, masks, pages, quantised, splits, wrapper
 from kdaverify.faults.attention import scores as attention_scores
 from kdaverify.faults.attention import sinks as attention_sinks
 from kdaverify.faults.fault import Fault
@@ -70,6 +70,8 @@ MODULES: Final = (
     attention_backward,
     attention_sinks,
     wrapper,
+    lists,
+    quantised,
 )
 """One for each stage, in the order of the pipeline; then those of the other operators."""
 
@@ -85,8 +87,6 @@ class Gap:
     reference: str
     why: str
 
-
-_NO_QUANTISED_CACHE: Final = "mla_decode takes no quantised cache and no scales of one"
 
 NOT_RECREATED: Final = (
     Gap(
@@ -113,23 +113,6 @@ NOT_RECREATED: Final = (
         "fla-org/fla#1071",
         "the gradient of the weight of the linear layer that follows: a norm has no such weight,"
         " everything that it returns itself is right",
-    ),
-    *(
-        Gap(f"attention-Q{n}", reference, _NO_QUANTISED_CACHE)
-        for n, reference in enumerate(
-            (
-                "vllm-project/vllm#37054",
-                "sgl-project/sglang#34765",
-                "NVIDIA/TensorRT-LLM#16916",
-                "vllm-project/vllm#49435, #54563",
-                "vllm-project/vllm#32976",
-                "vllm-project/vllm#42956",
-                "vllm-project/vllm-xpu-kernels#475",
-                "vllm-project/vllm#38719 (b)",
-                "b12x#63",
-            ),
-            1,
-        )
     ),
 )
 

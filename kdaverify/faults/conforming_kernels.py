@@ -50,6 +50,8 @@ NORM: Final = tuple(
 LAYER: Final = (f"{_OWN}layer_token_by_token", f"{_OWN}layer_by_products")
 ATTENTION: Final = ("eager-attention", f"{_OWN}attention_in_base_two")
 MLA_DECODE: Final = ("eager-mla-decode", f"{_OWN}mla_decode_in_base_two")
+SPARSE: Final = ("eager-sparse-attention",)
+SPARSE_FP8: Final = ("eager-sparse-fp8",)
 MERGE_STATE: Final = ("eager-merge",)
 """The same for the other operators."""
 

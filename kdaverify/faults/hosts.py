@@ -16,6 +16,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.faults import gated_norm, layer, short_conv
 from kdaverify.faults.adapter import EMBEDDED, Faulty, unpatched
 from kdaverify.faults.attention.adapter import planted as planted_attention
+from kdaverify.faults.attention.list_kernel import planted as planted_lists
 from kdaverify.faults.conforming_kernels import (
     ATTENTION,
     CONFORMING,
@@ -26,6 +27,8 @@ from kdaverify.faults.conforming_kernels import (
     MERGE_STATE,
     MLA_DECODE,
     NORM,
+    SPARSE,
+    SPARSE_FP8,
 )
 from kdaverify.faults.fault import Fault, Setting
 
@@ -111,6 +114,8 @@ HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
         "layer": _function("layer", layer.planted, LAYER),
         "attention": _function("attention", planted_attention, ATTENTION),
         "mla_decode": _function("mla_decode", planted_attention, MLA_DECODE),
+        "sparse_attention": _function("sparse_attention", planted_lists, SPARSE),
+        "sparse_fp8": _function("sparse_attention", planted_lists, SPARSE_FP8),
         "merge_state": _function("merge_state", planted_attention, MERGE_STATE),
     }
 )

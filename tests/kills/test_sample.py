@@ -48,6 +48,7 @@ SAMPLE = (
     "attention-B4",
     "attention-W3",
     "SINK-scale",
+    "fp8-1",
 )
 LIMIT = 1800.0
 

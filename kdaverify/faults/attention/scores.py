@@ -54,7 +54,9 @@ def _unguarded(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     return torch.exp2((S - m[..., None]) * run.exponent_scale)
 
 
-def _unguarded_from_negative_infinity(design: OnlineDesign) -> AttentionPatch:
+def unguarded_from_negative_infinity(design: OnlineDesign) -> AttentionPatch:
+    """A running maximum that starts at -inf, and no guard."""
+
     def rescale(run: AttentionPipeline, old: Tensor, new: Tensor) -> Tensor:
         first = old == -torch.inf
         found = torch.exp2((old - new) * run.exponent_scale)
@@ -129,7 +131,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         operator="attention",
         trigger="the first block that a row reads is masked throughout",
         outputs=("o", "lse"),
-        patch=lambda _: _unguarded_from_negative_infinity(FROM_THE_RIGHT),
+        patch=lambda _: unguarded_from_negative_infinity(FROM_THE_RIGHT),
     ),
     _fault(
         id="attention-S6",
@@ -139,7 +141,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         operator="mla_decode",
         trigger="several causal queries, whose last block of 16 has fewer keys than queries",
         outputs=("o", "lse"),
-        patch=lambda _: _unguarded_from_negative_infinity(FROM_THE_RIGHT),
+        patch=lambda _: unguarded_from_negative_infinity(FROM_THE_RIGHT),
     ),
     _fault(
         id="attention-S7",

@@ -1,0 +1,194 @@
+"""Faults of lists of cache slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.kernel import EVERY, PLAIN, patched
+from kdaverify.faults.attention.list_kernel import (
+    Keys,
+    ListPatch,
+    Named,
+    QueryList,
+    as_given,
+)
+from kdaverify.faults.attention.scores import unguarded_from_negative_infinity
+from kdaverify.faults.fault import Fault, Make
+from oracles.attention.pipeline import AttentionPipeline
+
+TILE: Final = 64
+Call = Callable[..., Any]
+
+
+def _last_slot(one: QueryList) -> Named:
+    counted = torch.arange(len(one.entries)) < one.length
+    inside = torch.where(one.seen, one.entries, one.slots - 1)
+    return inside, counted
+
+
+def _wrapped_round(one: QueryList) -> Named:
+    """Only -1 names nothing; every other number is taken modulo the slots."""
+    seen = (one.entries != -1) & (torch.arange(len(one.entries)) < one.length)
+    return one.entries % one.slots, seen
+
+
+def _duplicates_merged(one: QueryList) -> Named:
+    at, seen = as_given(one)
+    earlier = (at[:, None] == at) & seen
+    return at, seen & ~earlier.tril(-1).any(-1)
+
+
+def _offset_dropped(one: QueryList) -> Named:
+    at, seen = as_given(one)
+    return at // one.page * one.page, seen
+
+
+def _tail_dropped(one: QueryList) -> Named:
+    """What is behind the last full tile of a list of several."""
+    at, seen = as_given(one)
+    whole = len(at) // TILE * TILE or len(at)
+    return at, seen & (torch.arange(len(at)) < whole)
+
+
+def _length_ignored(one: QueryList) -> Named:
+    seen = (one.entries >= 0) & (one.entries < one.slots)
+    return one.entries.masked_fill(~seen, 0), seen
+
+
+def _stops_at_nothing(one: QueryList) -> Named:
+    at, seen = as_given(one)
+    return at, seen.cumprod(0).bool()
+
+
+def _counted_in_the_sum(rows: Keys, named: Named) -> tuple[Keys, Tensor]:
+    """Scores of rows of zeros are 0, not -inf: they join the sum of exponentials."""
+    at, seen = named
+    k, v = (x[at].masked_fill(~seen[:, None, None], 0.0) for x in rows)
+    return (k, v), torch.ones_like(seen)
+
+
+def _unmasked(rows: Keys, named: Named) -> tuple[Keys, Tensor]:
+    """Rows of entries that name nothing are those of slot 0."""
+    at, seen = named
+    return (rows[0][at], rows[1][at]), seen
+
+
+def _plain_product(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    del visible
+    return run.arithmetic.dot(P, v)
+
+
+def _length_of_the_first(right: Call, given: dict[str, Any]) -> Any:
+    lengths = given["topk_length"]
+    shared = None if lengths is None else lengths[:1].expand_as(lengths)
+    return right(**{**given, "topk_length": shared})
+
+
+def _list_of_the_first(right: Call, given: dict[str, Any]) -> Any:
+    """The stride of queries is taken to be 0."""
+    indices = given["indices"]
+    return right(**{**given, "indices": indices[:, :1].expand_as(indices)})
+
+
+def _names(named: Callable[[QueryList], Named]) -> Make:
+    return lambda _: ListPatch(named=named)
+
+
+_fault = partial(
+    Fault,
+    kind="B",
+    dtypes=EVERY,
+    stage="gather",
+    operator="sparse_attention",
+    outputs=("o", "lse"),
+    reference="class: lists of slots",
+)
+FAULTS: Final[tuple[Fault, ...]] = (
+    _fault(
+        id="lists-1",
+        title="an entry that names nothing is read as the last slot",
+        trigger="entries that name nothing",
+        patch=_names(_last_slot),
+    ),
+    _fault(
+        id="lists-2",
+        kind="A",
+        title="entries that name nothing are counted in the sum",
+        trigger="entries that name nothing",
+        patch=lambda _: ListPatch(gather=_counted_in_the_sum),
+    ),
+    _fault(
+        id="lists-3",
+        title="an index that occurs twice counts once",
+        trigger="duplicates",
+        patch=_names(_duplicates_merged),
+    ),
+    _fault(
+        id="lists-4",
+        title="the offset inside the page is dropped",
+        trigger="pages of more than one slot",
+        patch=_names(_offset_dropped),
+    ),
+    _fault(
+        id="lists-5",
+        title="entries behind the last full tile are dropped",
+        trigger="more than 64 entries, no multiple of it",
+        patch=_names(_tail_dropped),
+    ),
+    _fault(
+        id="lists-6",
+        kind="A",
+        title="the running maximum starts at -inf, without a guard",
+        reference="vllm-project/vllm#48366",
+        trigger="a first tile of entries that name nothing",
+        stage="scores",
+        patch=lambda _: ListPatch(unguarded_from_negative_infinity(PLAIN)),
+    ),
+    _fault(
+        id="lists-7",
+        title="topk_length is ignored",
+        trigger="lengths below topk",
+        patch=_names(_length_ignored),
+    ),
+    _fault(
+        id="lists-8",
+        title="topk_length of the first request is every one's",
+        trigger="requests of different lengths",
+        patch=lambda _: ListPatch(call=_length_of_the_first),
+    ),
+    _fault(
+        id="lists-9",
+        title="the list of the first query is that of all of a request",
+        reference="vllm-project/vllm#57388",
+        trigger="several queries a request",
+        patch=lambda _: ListPatch(call=_list_of_the_first),
+    ),
+    _fault(
+        id="lists-10",
+        title="a list ends at the first entry that names nothing",
+        trigger="entries that name nothing before others",
+        patch=_names(_stops_at_nothing),
+    ),
+    _fault(
+        id="lists-11",
+        kind="A",
+        title="rows of entries that name nothing are multiplied by 0, not left out",
+        reference="NVIDIA/cudnn-frontend#676 (a)",
+        trigger="entries that name nothing, NaN in slot 0",
+        outputs=("o",),
+        stage="partial",
+        patch=lambda _: ListPatch(patched(product=_plain_product), gather=_unmasked),
+    ),
+    _fault(
+        id="lists-12",
+        kind="F",
+        title="only -1 names nothing, other numbers that are no slots wrap",
+        trigger="entries past the last slot",
+        patch=_names(_wrapped_round),
+    ),
+)

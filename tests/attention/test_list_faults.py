@@ -1,0 +1,84 @@
+"""Each fault of lists and of quantised rows is rejected where the same kernel without it passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdaverify.adapters import find
+from kdaverify.adapters.attention_layout import contracts
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import outcomes
+from kdaverify.diagnosis.minimise import failure
+from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.faults.attention import lists, quantised
+from kdaverify.faults.attention.list_kernel import CACHES, ListPatch, adapted
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.hosts import HOSTS, host_of
+from kdaverify.operators.attention.sparse import SPARSE
+
+OF_LISTS = (*lists.FAULTS, *quantised.FAULTS)
+LAWS = {"fp8-5": "nan-shows"}
+"""By law alone: no problem has NaN in a slot that is named."""
+CALLS = {"attention-Q9"}
+"""In a second call alone."""
+
+
+def _rejected(adapter: Adapter, dtype: str, name: str) -> bool:
+    problem = dict(SPARSE.panel(adapter, "smoke"))[f"{dtype}-{name}"]
+    found = outcomes(adapter, problem.inputs(), lambda: adapter.forward(problem.inputs()))
+    return any(outcome.status.rejects for outcome in found)
+
+
+def _shown(adapter: Adapter, dtype: str) -> str:
+    """The first problem of the panel that rejects it; "" where none does."""
+    names = [name for name, _ in SPARSE.panel(adapter, "smoke") if name.startswith(f"{dtype}-")]
+    cut = len(dtype) + 1
+    return next((name for name in names if _rejected(adapter, dtype, name[cut:])), "")
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize(
+    "fault", [x for x in OF_LISTS if x.id not in {*LAWS, *CALLS}], ids=lambda fault: fault.id
+)
+def test_the_panel_rejects_it_and_not_its_twin(fault: Fault) -> None:
+    for dtype in (fault.dtypes[0], "bf16"):
+        name = _shown(find(f"fault:{fault.id}"), dtype)
+        assert name, dtype
+        assert not _rejected(host_of(fault).right(fault), dtype, name[len(dtype) + 1 :])
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_rejects_it_and_not_its_twin(name: str) -> None:
+    fault, law = FAULTS[name], SPARSE.laws()[LAWS[name]]
+    for adapter, wrong in ((find(f"fault:{name}"), True), (host_of(fault).right(fault), False)):
+        problem = SPARSE.within(adapter, SPARSE.probe("bf16"))
+        found = law.check(adapter, problem)
+        assert any(outcome.status.rejects for outcome in found) == wrong
+
+
+def test_scales_of_the_first_call_show_in_the_second() -> None:
+    adapter = find("fault:attention-Q9")
+    problem = SPARSE.within(adapter, SPARSE.probe("bf16"))
+    assert failure(adapter, PropertyCase("forward", problem)) is None
+    assert failure(adapter, PropertyCase("forward", problem.replace(seed=9))) is not None
+
+
+@pytest.mark.parametrize("host", CACHES)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_the_right_kernel_is_accepted(host: str, dtype: str) -> None:
+    adapter = adapted(ListPatch(), host, f"conforming {host}")
+    assert HOSTS[host].op == "sparse_attention"
+    names = [name for name, _ in SPARSE.panel(adapter, "smoke") if name.startswith(dtype)]
+    assert not [
+        n
+        for n in names[:: 5 if dtype == "bf16" else 9]
+        if _rejected(adapter, dtype, n[len(dtype) + 1 :])
+    ]
+
+
+def test_a_scale_in_bf16_is_right_where_it_is_declared() -> None:
+    patch = FAULTS["attention-Q4"].patch(Setting(1.0, None))  # pyright: ignore[reportArgumentType]
+    declared = contracts("online64-{0}[K_scale:bf16]", dtypes=("bf16",))
+    adapter = adapted(patch, "sparse_fp8", "scale in bf16", dtypes=("bf16",), contract=declared)
+    assert _shown(adapter, "bf16") == ""
