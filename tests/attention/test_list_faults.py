@@ -8,6 +8,7 @@ from kdaverify.adapters import find
 from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import outcomes
+from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.minimise import failure
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.faults.attention import lists, quantised
@@ -82,3 +83,13 @@ def test_a_scale_in_bf16_is_right_where_it_is_declared() -> None:
     declared = contracts("online64-{0}[K_scale:bf16]", dtypes=("bf16",))
     adapter = adapted(patch, "sparse_fp8", "scale in bf16", dtypes=("bf16",), contract=declared)
     assert _shown(adapter, "bf16") == ""
+
+
+@pytest.mark.parametrize("name", ["lists-4", "attention-Q2", "fp8-1"])
+def test_the_diagnosis_names_it_first(name: str) -> None:
+    fault, adapter = FAULTS[name], find(f"fault:{name}")
+    wide = SPARSE.probe("fp32").replace(d_v=256, d_k=264)
+    case = PropertyCase("forward", SPARSE.within(adapter, wide))
+    assert failure(host_of(fault).right(fault), case) is None
+    found = diagnose(adapter, case, seconds=20.0)
+    assert str(found).startswith(f"matches known bug {name}: {fault.title}")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, final
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.conventions import WORDS
@@ -121,6 +122,11 @@ class SparseOperator(SoftmaxOperator):
             if other is not None and alike(other["o"], read["o"]):
                 return f"an index that names nothing is read as {name}; leave it out of the softmax"
         return None
+
+    def related(self, adapter: Adapter) -> tuple[str, ...]:
+        """Faults of what dequantises are those of another host."""
+        quantised = adapter.takes is not None and adapter.takes.words["cache"] == "fp8"
+        return ("sparse_fp8", self.name) if quantised else (self.name,)
 
     def laws(self) -> Mapping[str, Law]:
         return SPARSE_LAWS
