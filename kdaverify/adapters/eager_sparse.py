@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ def _attention(
     topk_length: Tensor | None,
     d_v: int,
     softmax_scale: float,
+    sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     slots = cache.flatten(0, 1)
     seen = (indices >= 0) & (indices < len(slots))
@@ -32,8 +33,8 @@ def _attention(
     found = list[tuple[Tensor, Tensor]]()
     for row, of_row, which in zip(*(x.flatten(0, 1) for x in (q, indices, seen)), strict=True):
         k = slots[of_row[which].long()]
-        v, scale = k[..., :d_v], softmax_scale
-        found.append(softmax_attention(row[None], k, v, softmax_scale=scale, causal=False))
+        given: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": False, "sink": sink}
+        found.append(softmax_attention(row[None], k, k[..., :d_v], **given))
     o, lse = zip(*found, strict=True)
     whole = torch.cat(o).unflatten(0, q.shape[:2])
     return whole, torch.stack(lse).squeeze(2).unflatten(0, q.shape[:2]).transpose(1, 2)
@@ -47,6 +48,7 @@ def _quantised(
     topk_length: Tensor | None,
     d_v: int,
     softmax_scale: float,
+    sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Rows of 656 bytes at the widths of the model, dequantised in fp32."""
     tiles = d_v // TILE
@@ -57,9 +59,8 @@ def _quantised(
     latent = codes.view(torch.float8_e4m3fn).float().unflatten(-1, (tiles, TILE))
     latent = (latent * scales.view(torch.float32)[..., None]).flatten(-2)
     rows = torch.cat((latent, others.view(torch.bfloat16).float()), -1)
-    return _attention(
-        q, rows, indices, topk_length=topk_length, d_v=d_v, softmax_scale=softmax_scale
-    )
+    given: dict[str, Any] = {"topk_length": topk_length, "d_v": d_v, "sink": sink}
+    return _attention(q, rows, indices, softmax_scale=softmax_scale, **given)
 
 
 OPTIONS: Final = {

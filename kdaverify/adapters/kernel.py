@@ -131,11 +131,11 @@ def kernel(
             out; widths=D, reference, reset, reorder, longest: see the reference, whole layers.
             attention: (q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, sink) -> (o,
             lse) or o; mla_decode: (q, cache, block_table, cache_seqlens, *, d_v, softmax_scale,
-            causal, sink) -> (o, lse); both sink="optional" or "required", lse_includes_sink="no" or
-            "yes"; sparse_attention: (q, cache, indices, *, topk_length, d_v, softmax_scale)
-            -> (o, lse), cache="rows" or "fp8", invalid="negative" or "outside"; merge_state: (o_a,
-            lse_a, o_b, lse_b) -> (o, lse). lse="e", "2" or "none", empty_lse="-inf" or "+inf",
-            causal_alignment="bottom_right" or "top_left".
+            causal, sink) -> (o, lse); sparse_attention: (q, cache, indices, *, topk_length, d_v,
+            softmax_scale, sink) -> (o, lse), cache="rows" or "fp8", invalid="negative" or
+            "outside"; all three sink="optional" or "required", lse_includes_sink="no" or "yes";
+            merge_state: (o_a, lse_a, o_b, lse_b) -> (o, lse). lse="e", "2" or "none",
+            empty_lse="-inf" or "+inf", causal_alignment="bottom_right" or "top_left".
             Of the options above they have name, contract, dtypes,
             widths (of W, or V), device, isolate, deterministic, gradients, final_state, step,
             supports, proof, environment and framework.

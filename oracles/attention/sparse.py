@@ -21,6 +21,7 @@ SPARSE_ATTENTION: Final = CallSignature(
         TensorRole("cache", Role.CACHE, axes_of("pages page h_kv width")),
         TensorRole("indices", Role.INDEX, axes_of("B s_q topk")),
         TensorRole("topk_length", Role.LENGTHS, axes_of("B"), optional=True),
+        TensorRole("sink", Role.PARAMETER, axes_of("H"), optional=True),
     ),
     outputs=RESULTS,
 )
@@ -41,6 +42,7 @@ class SparseCall(RequestsCall):
         topk_length: [B] int32, how many leading entries of the lists of a request count; None: all.
         d_v: columns of a row that are its value.
         softmax_scale: c.
+        sink, lse_includes_sink: as of `AttentionCall`.
     """
 
     op: ClassVar = "sparse_attention"
@@ -53,6 +55,8 @@ class SparseCall(RequestsCall):
     d_v: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     softmax_scale: float = 1.0
     causal: bool = False
+    sink: Tensor | None = None
+    lse_includes_sink: bool = False
 
     @cached_property
     def requests(self) -> tuple[RequestSpan, ...]:
@@ -90,7 +94,7 @@ class SparseCall(RequestsCall):
             seen = self.seen[b, i]
             k = self.rows[at[b, i]].masked_fill(~seen[:, None, None], 0.0).transpose(0, 1)
             q = self.q[b, span.rows].transpose(0, 1)
-            found.append(Segment(q, k, k[..., : self.d_v], self.softmax_scale, seen[None]))
+            found.append(self._over(q, k, k[..., : self.d_v], seen[None], self.sink))
         return found
 
     def stacked(self) -> list[Segment]:
@@ -98,7 +102,13 @@ class SparseCall(RequestsCall):
         q, k, v = (torch.cat([getattr(part, name) for part in parts]) for name in "qkv")
         h_kv = self.cache.shape[2]
         visible = torch.stack([part.visible for part in parts]).repeat_interleave(h_kv, 0)
-        return [Segment(q, k, v, self.softmax_scale, visible)]
+        sink = None if self.sink is None else self.sink.repeat(len(parts))
+        return [self._over(q, k, v, visible, sink)]
+
+    def _over(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, sink: Tensor | None
+    ) -> Segment:
+        return Segment(q, k, v, self.softmax_scale, visible, sink, self.lse_includes_sink)
 
     def joined(self, name: str, parts: Iterable[Tensor]) -> Tensor:
         whole = torch.cat([*parts]).squeeze(1).unflatten(0, (*self.indices.shape[:2], -1))

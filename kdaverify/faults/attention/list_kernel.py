@@ -100,10 +100,11 @@ def list_attention(
     topk_length: Tensor | None,
     d_v: int,
     softmax_scale: float,
+    sink: Tensor | None,
 ) -> Outputs:
     """q [B, s_q, H, d_k] -> o [B, s_q, H, d_v], lse [B, H, s_q]."""
     given: dict[str, Any] = {"q": q, "cache": cache, "indices": indices, "topk_length": topk_length}
-    given |= {"d_v": d_v, "softmax_scale": softmax_scale}
+    given |= {"d_v": d_v, "softmax_scale": softmax_scale, "sink": sink}
     right = partial(_attention, patch)
     return right(**given) if patch.call is None else patch.call(right, given)
 
@@ -117,6 +118,7 @@ def _attention(
     topk_length: Tensor | None,
     d_v: int,
     softmax_scale: float,
+    sink: Tensor | None,
 ) -> Outputs:
     B, s_q, topk = indices.shape
     lengths = [topk] * B if topk_length is None else [int(n) for n in topk_length]
@@ -126,7 +128,7 @@ def _attention(
         one = QueryList(indices[b, i].long(), lengths[b], len(rows[0]), cache.shape[1])
         (k, v), seen = patch.gather(rows, patch.named(one))
         query, k, v = (x.transpose(0, 1) for x in (q[b, i : i + 1], k, v))
-        request = KernelRequest(b, B, query, k, v, float(softmax_scale), causal=False)
+        request = KernelRequest(b, B, query, k, v, float(softmax_scale), causal=False, sink=sink)
         kernel = AttentionKernel(replace(patch.attention, visible=partial(_visible, seen)))
         found.append(kernel.forward(request))
     o, lse = (

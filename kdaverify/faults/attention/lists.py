@@ -18,6 +18,7 @@ from kdaverify.faults.attention.list_kernel import (
     as_given,
 )
 from kdaverify.faults.attention.scores import unguarded_from_negative_infinity
+from kdaverify.faults.attention.sinks import STARTED, in_every_split
 from kdaverify.faults.fault import Fault, Make
 from oracles.attention.pipeline import AttentionPipeline
 
@@ -190,5 +191,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         title="only -1 names nothing, other numbers that are no slots wrap",
         trigger="entries past the last slot",
         patch=_names(_wrapped_round),
+    ),
+    _fault(
+        id="lists-13",
+        kind="A",
+        title="the sink counts once in every split of a list",
+        reference="class: sinks in split kernels",
+        trigger="a sink, more than one split",
+        outputs=("o",),
+        stage="combine",
+        patch=lambda _: ListPatch(patched(design=STARTED, begin=in_every_split)),
     ),
 )

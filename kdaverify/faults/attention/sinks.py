@@ -30,7 +30,8 @@ def _after_an_empty_split(run: AttentionPipeline, rows: PackedRows, number: int)
     return begin(run, rows, 0 if first else number)
 
 
-def _in_every_split(run: AttentionPipeline, rows: PackedRows, number: int) -> PackedRows:
+def in_every_split(run: AttentionPipeline, rows: PackedRows, number: int) -> PackedRows:
+    """Every split begins with the sink."""
     del number
     return begin(run, rows, 0)
 
@@ -126,7 +127,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         trigger="a sink, more than one split",
         stage="combine",
         operator="mla_decode",
-        patch=lambda _: patched(design=STARTED, begin=_in_every_split),
+        patch=lambda _: patched(design=STARTED, begin=in_every_split),
     ),
     _fault(
         id="SINK-scale",

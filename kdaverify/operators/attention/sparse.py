@@ -12,7 +12,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
-from kdaverify.operators.attention.conventions import WORDS
+from kdaverify.operators.attention.conventions import MASKED, WORDS
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
 from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
@@ -42,9 +42,10 @@ class SparseOperator(SoftmaxOperator):
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
     about = "attention over lists of cache slots, also of an FP8 cache: o and lse, forward"
     positional = ("q", "cache", "indices")
-    keywords = ("topk_length", "d_v", "softmax_scale")
+    keywords = ("topk_length", "d_v", "softmax_scale", "sink")
     words: Mapping[str, tuple[str, ...]] = {
         **WORDS,
+        **{name: MASKED[name] for name in ("sink", "lse_includes_sink")},
         "key_heads": ("any", "all", "one"),
         "unused": ("anything", "finite"),
         "invalid": ("negative", "outside"),
@@ -54,7 +55,7 @@ class SparseOperator(SoftmaxOperator):
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
     has_backward = False
     accuracy_fields = ("lists", "logits", "scales")
-    plain: ClassVar = {"lists": "distinct", "topk_lengths": None, "scales": "powers"}
+    plain: ClassVar = {"sink": None, "lists": "distinct", "topk_lengths": None, "scales": "powers"}
     sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
 
     def arguments(self, call: SparseCall, takes: FunctionTakes) -> dict[str, Any]:
@@ -83,7 +84,9 @@ class SparseOperator(SoftmaxOperator):
         return super().refuses(problem.replace(**easier), takes)
 
     def probe(self, dtype: str) -> SparseProblem:
-        """Queries without keys, and entries in the middle that name nothing."""
+        """Queries without keys, and entries that name nothing between others. Sinks far apart:
+        among 70 keys, a level one times a small scale is as good as none.
+        """
         return SparseProblem(
             dtype=dtype,  # pyright: ignore[reportArgumentType]
             B=2,
@@ -96,6 +99,7 @@ class SparseOperator(SoftmaxOperator):
             d_k=24,
             d_v=16,
             scale="model",
+            sink="mixed",
         )
 
     def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:

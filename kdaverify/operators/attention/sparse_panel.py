@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
 
 from kdaverify.operators.attention.lists import PATTERNS
 from kdaverify.operators.attention.panel import HEADS, WIDTHS
 from kdaverify.operators.attention.regimes import REGIMES
+from kdaverify.operators.attention.sinks import Sinks
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 
 Fields = Mapping[str, dict[str, Any]]
@@ -40,7 +41,13 @@ LISTS: Final[Fields] = {
         for name in REGIMES
         if name != "normal"
     },
+    **{
+        f"{name}-sink": {**FEW, "sink": name, "lists": "empty"}
+        for name in ("level", "high", "absent", "mixed")
+    },
+    "peaked-logits-sink": {**FEW, "logits": "peaked", "sink": "level", "lists": "holes"},
     "quantised": QUANTISED,
+    "quantised-sink": {**QUANTISED, "sink": "level", "lists": "empty"},
     "quantised-scales": {**QUANTISED, "scales": "any"},
     "quantised-holes": {**QUANTISED, "scales": "any", "lists": "leading", "scale": "model"},
     "quantised-peaked": {**QUANTISED, "logits": "peaked", "lists": "duplicates"},
@@ -85,5 +92,6 @@ def random_sparse(draw: st.DrawFn, dtype: str) -> SparseProblem:
         "scale": draw(st.sampled_from(("default", "model", "small"))),
         "logits": draw(st.sampled_from([*REGIMES])),
         "scales": draw(st.sampled_from(("powers", "any"))),
+        "sink": draw(st.sampled_from((None, *get_args(Sinks)))),
     }
     return SparseProblem(B=B, topk=topk, H=H, h_kv=h_kv, d_k=d_k, d_v=d_v, **fields)

@@ -86,13 +86,14 @@ class SparseProblem(SoftmaxProblem):
     @property
     def regime(self) -> str:
         cache = "" if self.cache == "rows" else f", {self.cache} cache, scales {self.scales}"
-        return f"{self.logits}, {self.lists} lists{cache}"
+        sink = "" if self.sink is None else f", {self.sink} sink"
+        return f"{self.logits}, {self.lists} lists{cache}{sink}"
 
     @property
     def stem(self) -> str:
         sizes = f"B{self.B}q{self.s_q}k{self.topk}of{self.slots}{self.heads}d{self.d_k}_{self.d_v}"
         cache = "" if self.cache == "rows" else f"-{self.cache}-{self.scales}"
-        return f"sparse-{self.dtype}-{sizes}-{self.logits}-{self.lists}{cache}"
+        return f"sparse-{self.dtype}-{sizes}-{self.logits}-{self.lists}{cache}{self._sunk}"
 
     def inputs(self) -> SparseCall:
         q, k = self.queries_and_keys("", self.B * self.s_q, self.slots)
@@ -108,6 +109,7 @@ class SparseProblem(SoftmaxProblem):
             None if self.topk_lengths is None else torch.tensor(self.topk_lengths).int(),
             self.d_v,
             self.softmax_scale,
+            **self.sinks(self.topk),
         )
 
     def _lists(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import Tensor
 import kdaverify as kv
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes
+from kdaverify.faults.attention.list_kernel import ListPatch, adapted
 from kdaverify.operators.attention.sparse import SPARSE
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 from tests.operators.plain_ports import sparse_attention
@@ -123,6 +126,40 @@ def test_a_function_without_lengths_is_given_none() -> None:
     problem = SparseProblem(B=2, topk_lengths=(3, 4))
     assert adapter.supports(problem) == "it does not take topk_lengths=(3, 4)"
     assert not rejected(judged(adapter, SPARSE.within(adapter, problem)))
+
+
+Reading = Callable[[Tensor, float], Tensor | None]
+READINGS: dict[str, Reading] = {
+    "the sink is ignored": lambda _sink, _scale: None,
+    "the sink is multiplied by softmax_scale": lambda sink, scale: sink * scale,
+    "the sink is taken to base 2": lambda sink, _: sink * math.log(2),
+    "one sink is used for all heads": lambda sink, _: sink[:1].expand_as(sink),
+    "": lambda sink, _: sink,
+}
+
+
+def _with_sink(read: Reading) -> Adapter:
+    """The right kernel, which takes the sink for another."""
+
+    def call(right: Callable[..., Any], given: dict[str, Any]) -> Any:
+        return right(**{**given, "sink": read(given["sink"], given["softmax_scale"])})
+
+    return adapted(ListPatch(call=call), "sparse_attention", "another sink")
+
+
+@pytest.mark.parametrize("said", READINGS)
+def test_a_sink_that_is_misread_is_named(said: str) -> None:
+    adapter = _with_sink(READINGS[said])
+    problem = SPARSE.within(adapter, SPARSE.probe("fp32"))
+    found = execute(adapter, problem.inputs(), adapter.exposes(problem)).outputs
+    named = SPARSE.otherwise(adapter, problem, found)
+    assert named is None if not said else (named or "").startswith(said)
+
+
+def test_a_function_without_a_sink_is_given_none() -> None:
+    adapter = _adapted(sparse_attention)
+    assert SPARSE.within(adapter, SPARSE.probe("fp32")).sink is None
+    assert adapter.supports(SPARSE.probe("fp32")) == "it does not take sink='mixed'"
 
 
 def test_bytes_of_a_quantised_cache_need_whole_tiles() -> None:

@@ -14,9 +14,12 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.attention.lists import PATTERNS, Lists
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 from oracles.attention.balls import by_balls, by_decimals
+from oracles.attention.design import OnlineDesign
 from oracles.attention.exact import attend
 from oracles.attention.fp8 import Fp8Rows, as_bytes, dequantised, of_bytes, quantised
+from oracles.attention.pipeline import AttentionPipeline
 from oracles.attention.segment import Segment
+from oracles.attention.sink import attend_with_sink
 
 SMALL: dict[str, Any] = {"B": 2, "s_q": 2, "H": 4, "h_kv": 2, "topk": 9, "d_k": 6, "d_v": 4}
 
@@ -27,10 +30,11 @@ def test_every_kind_of_list_has_a_pattern() -> None:
 
 @pytest.mark.parametrize("lists", PATTERNS)
 @pytest.mark.parametrize("invalid", ["negative", "outside"])
-def test_float64_agrees_with_balls_and_decimals(lists: Lists, invalid: Any) -> None:
-    call = SparseProblem(lists=lists, invalid=invalid, **SMALL).inputs()
+@pytest.mark.parametrize("sink", [None, "mixed"])
+def test_float64_agrees_with_balls_and_decimals(lists: Lists, invalid: Any, sink: Any) -> None:
+    call = SparseProblem(lists=lists, invalid=invalid, sink=sink, **SMALL).inputs()
     for segment in call.segments():
-        found = attend(segment)
+        found = attend_with_sink(segment)
         for other in (by_balls(segment), by_decimals(segment)):
             for mine, theirs in zip(found, other, strict=True):
                 same = mine.high == theirs.high
@@ -51,6 +55,15 @@ def test_a_list_of_all_slots_is_dense_attention() -> None:
         assert torch.equal(call.indices[0, query].sort().values, call.indices[0, 0].sort().values)
         torch.testing.assert_close(o.high[:, 0], dense.o.high[:, query], rtol=0, atol=1e-14)
         torch.testing.assert_close(lse.high[:, 0], dense.lse.high[:, query], rtol=0, atol=1e-14)
+
+
+def test_stacked_queries_have_the_sinks_of_their_heads() -> None:
+    call = SparseProblem(sink="mixed", lists="holes", **SMALL).inputs()
+    (stacked,), alone = call.stacked(), [attend_with_sink(part) for part in call.segments()]
+    found = AttentionPipeline(OnlineDesign())(stacked, torch.float64)
+    for x, parts in zip(found, zip(*alone, strict=True), strict=True):
+        wanted = torch.cat([part.high for part in parts])
+        torch.testing.assert_close(x, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_an_index_that_occurs_twice_counts_twice() -> None:

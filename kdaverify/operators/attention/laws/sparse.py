@@ -18,9 +18,11 @@ from kdaverify.operators.attention.laws.bounded import (
     bounds,
     merged,
     same_bits,
+    sinkless,
     summed,
     within,
 )
+from kdaverify.operators.attention.laws.sinks import SINK_LAWS
 from kdaverify.operators.relations import run, same
 from oracles.attention.fp8 import as_bytes, of_bytes
 from oracles.attention.sparse import SparseCall
@@ -121,7 +123,8 @@ def _one(call: SparseCall, b: int, i: int) -> SparseCall:
 def _heads(adapter: Adapter, problem: Any) -> list[Outcome]:
     """Query heads in reverse within their key heads, and key heads in reverse."""
     call = problem.inputs()
-    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2))
+    sink = None if call.sink is None else call.sink.flip(0)
+    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2), sink=sink)
     turned = run(adapter, problem, other)
     found = {name: x.flip(1 if name == "lse" else 2) for name, x in turned.items()}
     return same(adapter, call, found, run(adapter, problem, call), "with heads in reverse")
@@ -243,7 +246,7 @@ _CHECKS: Final = (
         "maps of heads, padding of heads (G12, G13)",
         _heads,
     ),
-    attention_law(
+    sinkless(
         "lists-twice",
         "with every list twice o is the same, and LSE rises by ln 2",
         "an index that occurs twice counted once",
@@ -252,7 +255,7 @@ _CHECKS: Final = (
         untestable=_takes_lengths,
         topk_lengths=None,
     ),
-    attention_law(
+    sinkless(
         "concatenation",
         "attention over a list is the merge of two calls over parts of it",
         "LSE that is not that of o, tails of lists dropped",
@@ -267,4 +270,4 @@ _CHECKS: Final = (
         _not_a_number,
     ),
 )
-SPARSE_LAWS: Final = {law.name: law for law in _CHECKS}
+SPARSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}
