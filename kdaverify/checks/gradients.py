@@ -24,9 +24,10 @@ def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> 
         of: the outputs that the loss depends on: both, o or final_state.
         exponent: of the power of two that scales the loss.
     """
-    given = adapter.operator.loss(problem, adapter.differentiates(problem), of, exponent)
-    if isinstance(given, str):
-        return skipped(given)
+    loss = adapter.operator.loss(problem, adapter.differentiates(problem), of, exponent)
+    if isinstance(loss, str):
+        return skipped(loss)
+    given = handed(adapter, problem, loss)
     inputs = problem.inputs()
     try:
         found = run_backward(adapter, inputs, given)
@@ -35,6 +36,11 @@ def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> 
     except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     return judge_gradients(adapter, problem, inputs, given, found)
+
+
+def handed(adapter: Adapter, problem: Any, loss: Any) -> Any:
+    """The cotangents of a loss as the backward of this kernel gets them."""
+    return adapter.operator.handed(loss, adapter.contract(problem.dtype))
 
 
 def judge_gradients(

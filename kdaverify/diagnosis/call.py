@@ -13,7 +13,7 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.causality import before, prefix, with_hostile_tokens
 from kdaverify.checks.execute import execute
-from kdaverify.checks.gradients import run_backward
+from kdaverify.checks.gradients import handed, run_backward
 from kdaverify.checks.options import implementation_of
 from kdaverify.checks.packing import arranged
 from kdaverify.checks.property_table import PROPERTIES
@@ -91,7 +91,8 @@ class DiagnosedCall:
         detail, operator = self.question.detail, self.judged.operator
         exposed = self.judged.exposes(self.problem)
         of = detail.get("of", operator.whole(exposed))
-        return operator.loss(self.problem, exposed, of, detail.get("exponent", 0))
+        loss = operator.loss(self.problem, exposed, of, detail.get("exponent", 0))
+        return loss if isinstance(loss, str) else handed(self.judged, self.problem, loss)
 
 
 def defined(values: Mapping[str, Tensor], masks: Mapping[str, Tensor | None]) -> dict[str, Tensor]:

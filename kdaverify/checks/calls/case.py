@@ -14,7 +14,7 @@ from kdaverify.adapters.base import Adapter, values_of
 from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.bits import Judge, same_bits, same_or_right
 from kdaverify.checks.execute import execute
-from kdaverify.checks.gradients import judge_gradients, run_backward
+from kdaverify.checks.gradients import handed, judge_gradients, run_backward
 from kdaverify.checks.outcome import Outcome, outcomes
 from oracles.signature import TensorCall
 
@@ -54,7 +54,7 @@ class CallRuleCase:
         given = operator.loss(self.problem, followed, operator.whole(followed), 0)
         if isinstance(given, str):
             raise Unreachable(given)
-        return given
+        return handed(self.adapter, self.problem, given)
 
     @property
     def exposed(self) -> tuple[str, ...]:
