@@ -147,9 +147,10 @@ class _Call(torch.autograd.Function):
 
 def _without_padding(do: Tensor | None, x: Inputs) -> Tensor | None:
     """do with 0 past the last offset, where a kernel reads nothing: ours refuses NaN there, and the
-    port would fail by more than its fault.
+    port would fail by more than its fault. Without padding do stays as it came: a copy would hide
+    its strides from a fault that ignores them (P7).
     """
-    if do is None or x.cu_seqlens is None:
+    if do is None or x.cu_seqlens is None or do.shape[1] == int(x.cu_seqlens[-1]):
         return do
     padded = torch.arange(do.shape[1], device=do.device) >= x.cu_seqlens[-1]
     return do.masked_fill(padded[:, None, None], 0.0)
