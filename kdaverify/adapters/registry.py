@@ -86,6 +86,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "triton_npu-recurrent": "kdaverify.adapters.fla.adapter:TRITON_NPU_RECURRENT",
     "fla-gdn": "kdaverify.adapters.fla.delta:FLA_GDN",
     "fla-gdn-recurrent": "kdaverify.adapters.fla.delta:FLA_GDN_RECURRENT",
+    "triton_npu-gdn": "kdaverify.adapters.fla.delta:TRITON_NPU_GDN",
     "fla-delta": "kdaverify.adapters.fla.delta:FLA_DELTA",
     "fla-delta-recurrent": "kdaverify.adapters.fla.delta:FLA_DELTA_RECURRENT",
     "fla-delta-product": "kdaverify.adapters.fla.delta:FLA_PRODUCT",

@@ -167,9 +167,8 @@ def wy_bwd(b: ChunkGradients) -> None:
     b.dAkk = b.store("dAkk", (-b.dot(back, b.store("R_dR", inner)) * pairs(b.c)).tril(-1))
     b.dv = b.store("dv", beta * dvb)
     through = b.dot(b.dAkk, k)
-    b.dbeta = b.store(
-        "dbeta", b.row_sum(dvb * v) + b.row_sum(dkb * k * decay) + b.row_sum(through * k)
-    )
+    begun = b.store("dbeta_wy", b.row_sum(dvb * v) + b.row_sum(dkb * k * decay))
+    b.dbeta = b.store("dbeta", begun + b.row_sum(through * k))
     weighed = b.dAkk * (beta * b.dot(k, _t(k)))
     b.dG = b.store(
         "dG",

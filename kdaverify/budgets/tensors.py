@@ -86,6 +86,7 @@ SCALAR_DECAY: Final = Pipeline(
                 "R_dR",
                 "dAkk",
                 "dv",
+                "dbeta_wy",
                 "dbeta",
                 "dk_w",
                 "beta_k",

@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kdaverify.adapters import Adapter, find
-from kdaverify.adapters.isolation import housed
+from kdaverify.adapters import Adapter, WrongKernelError, find
+from kdaverify.adapters.fla.delta import GATED_ASCEND, FlaDelta
+from kdaverify.adapters.isolation import CallFailure, Isolated, housed
 from kdaverify.adapters.registry import SHIPPED
 from kdaverify.checks.forward import forward
 from kdaverify.checks.gradients import gradients
@@ -23,6 +24,7 @@ KERNELS = {
     "onnxruntime-delta": "LinearAttention on CPUExecutionProvider",
     "fla-gdn": "gated_delta_rule.chunk_fwd",
     "fla-gdn-recurrent": "gated_delta_rule.fused_recurrent",
+    "triton_npu-gdn": "gated_delta_rule.backends.triton_ascend.wy_fast",
     "fla-delta": "delta_rule.wy_fast",
     "fla-delta-recurrent": "delta_rule.fused_recurrent",
     "fla-delta-product": "gated_delta_product.chunk_deltaproduct_h",
@@ -77,6 +79,27 @@ def test_a_control_passes(name: str, dtype: str) -> None:
     assert KERNELS[name] in ran
 
 
+@pytest.mark.whole_run
+@pytest.mark.parametrize("name", ["LEFT_TO_CPU", "triton_npu-gdn"])
+def test_ascend_kernels_beside_others_are_the_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Two functions decline tensors on a CPU; without dispatch, all do."""
+    adapter = find("triton_npu-gdn")
+    if reason := adapter.missing():
+        pytest.skip(reason)
+    if name == "LEFT_TO_CPU":
+        adapter, name = LEFT_TO_CPU, f"{__name__}:{name}"
+    else:
+        monkeypatch.setenv("FLA_DISABLE_BACKEND_DISPATCH", "1")  # what a user's shell may hold
+    isolated = Isolated(adapter, name, limits=Limits())
+    try:
+        with pytest.raises((CallFailure, WrongKernelError), match="wanted kernels of"):
+            isolated.forward(PLAIN.replace(gates="head").inputs())
+    finally:
+        isolated.end()
+
+
 @pytest.mark.parametrize("name", ["transformers-gdn-chunk", "fla-gdn"])
 def test_another_number_of_gates_is_refused_in_words(name: str) -> None:
     said = find(name).supports(PLAIN)
@@ -96,3 +119,13 @@ def test_a_gate_of_the_head_is_handed_over_in_the_callers_memory() -> None:
         and handed.data_ptr() == x.g.data_ptr()
     )
     assert torch.equal(x.decays[..., :1], x.g) and x.decays.shape == (1, 70, 2, 16)
+
+
+class _LeftToCpu(FlaDelta):
+    """Leaves the verifiers of the Ascend backend as they are, which want an NPU's tensors."""
+
+    def _prepare(self) -> None:
+        pass
+
+
+LEFT_TO_CPU = _LeftToCpu("left-to-cpu", GATED_ASCEND, "chunk", gated=True, backend="npu")

@@ -4,6 +4,7 @@ is what FLA's kernels do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,7 @@ TESTED = Problem(
     value="normal",
     seed=3,
 )
+Total = Callable[[Tensor], Tensor]
 NARROW = TESTED.replace(T=70, K=8, V=6)
 
 
@@ -133,7 +135,8 @@ def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
     depth = max(float(-part.cumsum(1).min()) for part in x.g.split(CHUNK, 1))
     least = precision(dtype, depth) * io.unit
     # A sample rounds every sum at random, a reference kernel to nearest: twice its error. dg is a
-    # difference of two sums over K that cancel, four times its size here.
+    # difference of two sums over K that cancel, up to 4.7 times its size in 48 samples of six such
+    # problems.
     for runs, backs, more in (
         (made.rounded.values(), back.rounded.values(), 1),
         (made.drawn, back.drawn, 2),
@@ -142,12 +145,12 @@ def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
             off(y, z) < more * least for run in runs for y, z in zip(run, exact, strict=True)
         )
         assert all(
-            run.dg.shape == x.g.shape and off(run.dg, dg) < 4 * more * least for run in backs
+            run.dg.shape == x.g.shape and off(run.dg, dg) < 6 * more * least for run in backs
         )
     assert {"library order", "residual form"} <= {*made.rounded}
 
 
-def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
+def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> Total:
     """h * dh of a tile of 32 x 32 added in its own format,
     the upper half onto the lower; tiles in fp32.
     """
@@ -179,34 +182,59 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     of them are not, since fp32 sums in another order move 8 times as many over a boundary: a
     partial sum may then round to its other neighbour, and dg is off by that one rounding.
     """
-    fla = find("fla-gdn")
-    if reason := fla.missing():
+    tested, io = TESTED.replace(gate=gate, dtype=dtype), FORMATS[dtype]
+    ratios, found, expected = compared("fla-gdn", tested, summed_as_the_kernel_does(io))
+    if dtype == "fp16":
+        ratios.pop("dg")
+        one = 2 * io.unit * LARGEST_SUM
+        assert float((found.double() - expected.double()).abs().max()) < one
+    assert all(0.95 < ratio < 1.05 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_it_errs_as_the_ascend_kernels_do(dtype: str) -> None:
+    """Within 5 % in rms in the gradients of the tokens, 10 % in what passes through the states: the
+    kernels read the state in fp32, and round do where the emulation rounds q. dg is one sum a chunk
+    and head, in another order.
+
+    Stored once, as by the kernels for CUDA, dbeta would have 0.66 of this error in bf16 and a
+    quarter in fp16.
+    """
+    ratios, _, _ = compared("triton_npu-gdn", TESTED.replace(dtype=dtype), None)
+    ratios.pop("dg")
+    tokens = [ratios.pop(name) for name in ("dq", "dk", "dv", "dbeta")]
+    assert all(0.95 < ratio < 1.05 for ratio in tokens), tokens
+    assert all(0.9 < ratio < 1.1 for ratio in ratios.values()), ratios
+
+
+def compared(
+    name: str, tested: Problem, total: Total | None
+) -> tuple[dict[str, float], Tensor, Tensor]:
+    """By output and gradient, the rms error of an implementation as a multiple of that of the first
+    emulated kernel of its contract; and dg of both.
+    """
+    adapter = find(name)
+    if reason := adapter.missing():
         pytest.skip(reason)
-    tested, io, contract = (
-        TESTED.replace(gate=gate, dtype=dtype),
-        FORMATS[dtype],
-        fla.contract(dtype),
-    )
+    io, contract = FORMATS[tested.dtype], adapter.contract(tested.dtype)
     x, loss = tested.inputs(), cotangents(tested, "both")
-    house = housed(fla, "fla-gdn", limits=Limits())
+    house = housed(adapter, name, limits=Limits())
     try:
         made, found = house.forward(x.copied()), house.gradients(x.copied(), loss).named()
     finally:
         house.end()
-    exact = recurrence(x)
-    emulated = ensemble(contract, io)[0].run(x)
-    pairs = {
+    exact, emulated = recurrence(x), ensemble(contract, io)[0].run(x)
+    plain = backward_members(contract, io)[0]
+    plain = plain if total is None else replace(plain, total=total)
+    expected, truth = member_gradients(plain, x, loss).named(), adjoint(x, loss).named()
+    triples = {
         "o": (made.o, emulated[0], exact[0]),
         "final_state": (made.final_state, emulated[1], exact[1]),
+        **{output: (found[output], expected[output], truth[output]) for output in truth},
     }
-    plain = replace(backward_members(contract, io)[0], total=summed_as_the_kernel_does(io))  # pyright: ignore[reportArgumentType]
-    expected, truth = member_gradients(plain, x, loss).named(), adjoint(x, loss).named()
-    pairs |= {name: (found[name], expected[name], truth[name]) for name in truth}
     ratios = {
-        name: off(kernel, z) / off(emulation, z) for name, (kernel, emulation, z) in pairs.items()
+        output: off(kernel, z) / off(emulation, z)
+        for output, (kernel, emulation, z) in triples.items()
     }
-    if dtype == "fp16":
-        ratios.pop("dg")
-        one = 2 * io.unit * LARGEST_SUM
-        assert float((found["dg"].double() - expected["dg"].double()).abs().max()) < one
-    assert all(0.95 < ratio < 1.05 for ratio in ratios.values()), ratios
+    return ratios, found["dg"], expected["dg"]

@@ -1,5 +1,5 @@
 """The adapters of flash-linear-attention's other delta rules:
-one gate a head (Gated DeltaNet), none (DeltaNet), and products of them.
+one gate a head (Gated DeltaNet; its Ascend kernels too), none (DeltaNet), and products of them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import torch
+
 from kdaverify.adapters.base import Output, WrongKernelError
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.delta_product import delta_product
+from kdaverify.adapters.fla import ascend
 from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
-from kdaverify.adapters.fla.runtime import Backend, runtime
+from kdaverify.adapters.fla.runtime import Backend, Runtime, runtime
 from kdaverify.adapters.handover import Handover
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import Domain
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
-BACKEND: Final[Backend] = "cuda"
 OPTIONS: Final = FlaOptions()
 
 
@@ -72,6 +75,11 @@ GATED: Final[Mapping[str, PublicFunction]] = {
         backward=False,
     ),
 }
+GATED_ASCEND: Final[Mapping[str, PublicFunction]] = {
+    "chunk": replace(GATED["chunk"], own=ascend.OWN, contract="triton_npu-gdn"),
+    # It has no Ascend kernel: on an NPU the same one runs.
+    "recurrent": GATED["recurrent"],
+}
 UNGATED: Final[Mapping[str, PublicFunction]] = {
     # fp32 is refused by an assertion: the package wants bfloat16.
     "chunk": PublicFunction(
@@ -115,12 +123,19 @@ class FlaDelta(FlaRecurrence):
         form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's
             layer.
         gated: whether there is a gate of each head.
+        backend: cuda or npu: whose kernels.
     """
 
     def __init__(
-        self, name: str, functions: Mapping[str, PublicFunction], form: Form, *, gated: bool
+        self,
+        name: str,
+        functions: Mapping[str, PublicFunction],
+        form: Form,
+        *,
+        gated: bool,
+        backend: Backend = "cuda",
     ) -> None:
-        super().__init__(BACKEND, form)
+        super().__init__(backend, form)
         self.name, self._functions = name, functions
         self.dtypes, self.differentiable = functions[form].dtypes, functions[form].backward
         gates = "head" if gated else "none"
@@ -132,14 +147,20 @@ class FlaDelta(FlaRecurrence):
 
     def contract(self, dtype: str) -> Contract:
         found = preset(self._functions[self._form].contract, dtype)
-        if self._form == "recurrent" or not self._native:
+        if self._form == "recurrent" or not self._native or self._backend == "npu":
             return found
-        # On matrix units products of fp32 are products of TF32.
+        # On NVIDIA's matrix units products of fp32 are products of TF32.
         tf32 = FORMATS["tf32"]
         return replace(found, operands=tf32) if dtype == "fp32" else replace(found, solve=tf32)
 
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[torch.Tensor]:
+        found = super().gradients(inputs, cotangents)
+        ran = self._runtime(inputs.q.dtype).kernels_run()
+        _refuse_other_backends(ran, self._functions[self._form])
+        return found
+
     def _run(self, inputs: Inputs, form: Form) -> Output:
-        kernels, chosen = runtime(BACKEND, OPTIONS, inputs.q.dtype), self._functions[form]
+        chosen, kernels = self._functions[form], self._runtime(inputs.q.dtype)
         handed = {
             name: value
             for name, value in self.conventions.arguments(inputs).items()
@@ -155,20 +176,40 @@ class FlaDelta(FlaRecurrence):
         )
         return handover.output(o, final_state)
 
+    def _runtime(self, dtype: torch.dtype) -> Runtime:
+        kernels = runtime(self._backend, OPTIONS, dtype)
+        self._prepare()
+        return kernels
+
+    def _prepare(self) -> None:
+        if self._backend == "npu" and not self._native:
+            ascend.accept_interpreted_tensors()
+
 
 def _proof(ran: tuple[str, ...], chosen: PublicFunction) -> str:
     """The kernels that ran, in words.
 
     Raises:
-        WrongKernelError: the function's own are not among them.
+        WrongKernelError: the function's own are not among them, or one of another backend is.
     """
     if not any(name.startswith(chosen.own) for name in ran):
         raise WrongKernelError(f"wanted kernels of {chosen.own}, ran {', '.join(ran) or 'none'}")
+    _refuse_other_backends(ran, chosen)
     return ", ".join(name.removeprefix("fla.ops.") for name in ran)
+
+
+def _refuse_other_backends(ran: tuple[str, ...], chosen: PublicFunction) -> None:
+    """Raises WrongKernelError where a kernel of another backend ran than the function's own."""
+    wanted = ascend.MARK in chosen.own
+    if others := [name for name in ran if (ascend.MARK in name) != wanted]:
+        raise WrongKernelError(
+            f"wanted kernels of one backend, as {chosen.own}, but {', '.join(others)} ran too"
+        )
 
 
 FLA_GDN: Final = FlaDelta("fla-gdn", GATED, "chunk", gated=True)
 FLA_GDN_RECURRENT: Final = FlaDelta("fla-gdn-recurrent", GATED, "recurrent", gated=True)
+TRITON_NPU_GDN: Final = FlaDelta("triton_npu-gdn", GATED_ASCEND, "chunk", gated=True, backend="npu")
 FLA_DELTA: Final = FlaDelta("fla-delta", UNGATED, "chunk", gated=False)
 FLA_DELTA_RECURRENT: Final = FlaDelta("fla-delta-recurrent", UNGATED, "recurrent", gated=False)
 FLA_PRODUCT: Final = FlaDelta(
