@@ -9,6 +9,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 FACTS := pyproject.toml constraints.txt
 
+# Sessions under test start hundreds of processes. Without compiled modules each compiles our
+# modules and rewrites their assertions anew: 3.6 s of CPU instead of 2.4 s for an empty session.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
+
 .DEFAULT_GOAL := help
 .PHONY: help verify quick test lint types units vendors bench clean
 

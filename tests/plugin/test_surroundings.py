@@ -14,7 +14,7 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.gate import GateCriteria, gate
 from kdaverify.verdicts.verdict import Verdict
-from tests.rows import PORT
+from tests.rows import PORT, ROOT
 
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
@@ -82,3 +82,16 @@ def test_an_error_that_does_not_depend_on_the_problem(
     (found,) = gate([record], GateCriteria(date(2026, 3, 1)))
     assert found.ruling is ruling
     pytest.LineMatcher([*found.reasons]).fnmatch_lines([f"{reason}*"])
+
+
+def test_a_session_that_tests_no_kernel_imports_no_torch(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeconftest(
+        "import sys\ndef pytest_unconfigure(): print('torch imported:', 'torch' in sys.modules)"
+    )
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_subprocess("-p", "kdaverify.plugin", "-s")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["torch imported: False"])
