@@ -4,12 +4,15 @@ what they would compute if every core did as the design says.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.handover import clear_padding
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.designs import design
 from kdaverify.budgets.emulate import Emulator
@@ -32,7 +35,8 @@ class Emulated(Adapter):
         self.name = f"emulated:{name}"
         self._design = design(name)
         # a design that decays along the value axis needs K = V
-        self.domain = Domain(square=self._design.square)
+        self.domain = Domain(square=self._design.square, gates=self._design.gates)
+        self.conventions = Conventions(gates=self._design.gates)
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
@@ -57,9 +61,11 @@ class Emulated(Adapter):
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
         emulator = self._emulator(inputs)
+        do = cotangents.do
         found = chunk_backward(
             inputs,
-            cotangents,
+            # Of rows that no sequence holds the caller may hand over anything.
+            replace(cotangents, do=None if do is None else clear_padding(do, inputs)),
             chunk_size=emulator.contract.chunk_size,
             dtype=emulator.contract.work,
             arithmetic=emulator.arithmetic,
@@ -84,3 +90,4 @@ ASCEND_V1, ASCEND_V2, ASCEND_V3 = (
     Emulated(name) for name in ("ascend_v1", "ascend_v2", "ascend_v3")
 )
 TRITON_NPU_STATE: Final = Emulated("triton_npu_state")
+TRITON_NPU_GDN: Final = Emulated("triton_npu_gdn")

@@ -100,6 +100,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "emulated:ascend_v2": "kdaverify.adapters.emulated:ASCEND_V2",
     "emulated:ascend_v3": "kdaverify.adapters.emulated:ASCEND_V3",
     "emulated:triton_npu_state": "kdaverify.adapters.emulated:TRITON_NPU_STATE",
+    "emulated:triton_npu_gdn": "kdaverify.adapters.emulated:TRITON_NPU_GDN",
     "emulated:flashmla_seesaw": "kdaverify.adapters.emulated_attention:SEESAW",
     "emulated:flashmla_seesaw_splits": "kdaverify.adapters.emulated_attention:SEESAW_SPLITS",
     "emulated:flashmla_turned_round": "kdaverify.adapters.emulated_attention:TURNED_ROUND",

@@ -25,6 +25,7 @@ KERNELS = {
     "fla-gdn": "gated_delta_rule.chunk_fwd",
     "fla-gdn-recurrent": "gated_delta_rule.fused_recurrent",
     "triton_npu-gdn": "gated_delta_rule.backends.triton_ascend.wy_fast",
+    "emulated:triton_npu_gdn": "triton_npu_gdn in torch, emulated",
     "fla-delta": "delta_rule.wy_fast",
     "fla-delta-recurrent": "delta_rule.fused_recurrent",
     "fla-delta-product": "gated_delta_product.chunk_deltaproduct_h",

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from kdaverify.budgets.designs import DESIGNS, Design
 from kdaverify.budgets.designs.ascend import BIASED
-from kdaverify.budgets.designs.catalogue import ASCEND_V1, ASCEND_V2, ASCEND_V3, TRITON_NPU_STATE
+from kdaverify.budgets.designs.catalogue import (
+    ASCEND_V1,
+    ASCEND_V2,
+    ASCEND_V3,
+    TRITON_NPU_GDN,
+    TRITON_NPU_STATE,
+)
 from kdaverify.budgets.designs.design import KIB
 from kdaverify.budgets.designs.state_kernel import ONLY_GATED
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS
@@ -25,7 +31,8 @@ from oracles.chunk_backward import chunk_backward
 from oracles.recurrence import recurrence
 
 BF16 = FORMATS["bf16"]
-RIGHT = (ASCEND_V2, ASCEND_V3, TRITON_NPU_STATE)
+STATE_KERNELS = (TRITON_NPU_STATE, TRITON_NPU_GDN)
+RIGHT = (ASCEND_V2, ASCEND_V3, *STATE_KERNELS)
 PLAIN: dict[str, Any] = {
     "B": 1,
     "T": 70,
@@ -63,7 +70,7 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 def test_without_roundings_a_design_is_the_definition_there_and_back(
     design: Design, changes: dict[str, Any]
 ) -> None:
-    tested = problem(**changes)
+    tested = problem(**changes, gates=design.gates)
     x, given = tested.inputs(), cotangents(tested, "both")
     for found, wanted in zip(chunk(x, stages=design.stages), recurrence(x), strict=True):
         assert apart(found, wanted) < 1e-12
@@ -84,7 +91,7 @@ def test_decay_along_the_value_axis_is_not_the_definition() -> None:
 
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=lambda design: design.name)
 def test_every_mailbox_is_stored_once_a_chunk(design: Design) -> None:
-    tested = problem(K=12)
+    tested = problem(K=12, gates=design.gates)
     seen = Counter[str]()
 
     def store(name: str, tensor: Tensor) -> Tensor:
@@ -126,9 +133,9 @@ def test_transfers_and_bytes_are_those_of_the_design(
     assert design.microseconds(formats) == pytest.approx(us, abs=0.1)
 
 
-def test_the_state_kernel_takes_144_kib_of_mailboxes() -> None:
-    moved = TRITON_NPU_STATE.bytes_moved(TRITON_NPU_STATE.formats(BF16))
-    assert TRITON_NPU_STATE.buffers * moved == 144 * KIB
+@pytest.mark.parametrize("design", STATE_KERNELS, ids=lambda design: design.name)
+def test_the_state_kernel_takes_144_kib_of_mailboxes(design: Design) -> None:
+    assert design.buffers * design.bytes_moved(design.formats(BF16)) == 144 * KIB
 
 
 @pytest.mark.parametrize("gate", ["bound-5", "one-token-hard-reset"])
@@ -136,12 +143,10 @@ def test_the_state_kernel_takes_144_kib_of_mailboxes() -> None:
 def test_deep_gates_overflow_factored_decays_and_no_others(dtype: str, gate: str) -> None:
     x = problem(dtype=dtype, gate=gate).inputs()
     assert not torch.isfinite(ASCEND_V3.emulator(FORMATS[dtype]).run(x)[0]).all()
-    for found, wanted in zip(
-        TRITON_NPU_STATE.emulator(FORMATS[dtype]).run(x),
-        recurrence(x.to(torch.float64)),
-        strict=True,
-    ):
-        assert apart(found, wanted) < 0.02
+    for design in STATE_KERNELS:
+        x = problem(dtype=dtype, gate=gate, gates=design.gates).inputs()
+        made, exact = design.emulator(FORMATS[dtype]).run(x), recurrence(x.to(torch.float64))
+        assert all(apart(found, wanted) < 0.02 for found, wanted in zip(made, exact, strict=True))
 
 
 def test_a_gate_can_be_divided_out_of_v_new_only_where_it_is_mild() -> None:

@@ -8,7 +8,8 @@ from typing import Final
 
 from kdaverify.budgets.designs.ascend import CHUNK_BACKWARD, CHUNK_STAGES, COLUMN_DECAY
 from kdaverify.budgets.designs.design import Design, Mailbox
-from kdaverify.budgets.designs.state_kernel import GATED
+from kdaverify.budgets.designs.state_kernel import GATED, SCALED
+from kdaverify.budgets.scalar_decay import BACKWARD as SCALAR_BACKWARD
 
 C, K, V, HALF = 64, 128, 128, 64
 
@@ -116,8 +117,36 @@ TRITON_NPU_STATE: Final = Design(
     buffers=2,
 )
 
+TRITON_NPU_GDN: Final = Design(
+    "triton_npu_gdn",
+    "the same with one gate a head alone, between kernels that decay products and no operands",
+    SCALED,
+    (
+        Mailbox("h", K, HALF, "cube", 1),
+        Mailbox("residual", C, HALF, "vector", 2, wide=True),
+        Mailbox("v_decayed", C, HALF, "cube", 3),
+        Mailbox("S_delta", K, HALF, "vector", 4, wide=True),
+    ),
+    (
+        Mailbox("dv_local", C, V, "vector"),
+        Mailbox("dAqk", C, C, "cube"),
+        Mailbox("dh", K, V, "cube"),
+        Mailbox("dv_new", C, V, "cube"),
+        Mailbox("q_decayed", C, K, "cube"),
+        Mailbox("dw", C, K, "cube"),
+        Mailbox("dR", C, C, "cube"),
+        Mailbox("R_dR", C, C, "cube"),
+        Mailbox("dAkk", C, C, "cube"),
+        Mailbox("beta_k", C, K, "cube"),
+    ),
+    backward=SCALAR_BACKWARD,
+    buffers=2,
+    gates="head",
+)
+
 DESIGNS: Final[Mapping[str, Design]] = {
-    design.name: design for design in (ASCEND_V3, ASCEND_V2, ASCEND_V1, TRITON_NPU_STATE)
+    design.name: design
+    for design in (ASCEND_V3, ASCEND_V2, ASCEND_V1, TRITON_NPU_STATE, TRITON_NPU_GDN)
 }
 
 

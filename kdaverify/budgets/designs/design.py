@@ -60,6 +60,7 @@ class Design:
             reads.
         factored: whether its decays are products of stored factors.
         square: whether it can only be run where K = V.
+        gates: how many it takes: channel or head.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Design:
     buffers: int = 1
     factored: bool = False
     square: bool = False
+    gates: Literal["channel", "head"] = "channel"
 
     @property
     def every(self) -> tuple[Mailbox, ...]:
@@ -87,7 +89,7 @@ class Design:
         """
         narrow = operands.name in ("bf16", "fp16")
         factors = f"-{operands.name}factors" if self.factored and narrow else ""
-        plain = contract_from_name(f"chunk64-{operands.name}{factors}")
+        plain = contract_from_name(self.contract_name(f"{operands.name}{factors}"))
         stored = {**self.formats(operands, plain.accumulate), **(formats or {})}
         own = replace(
             plain,
@@ -100,6 +102,10 @@ class Design:
         return own.storing(
             **{name: fmt for name, fmt in stored.items() if fmt != own.storage(name, operands)}
         )
+
+    def contract_name(self, operands: str) -> str:
+        """The contract of kernels that take its gates, with the operands named."""
+        return f"chunk64-{operands}{'[decay:scalar]' if self.gates == 'head' else ''}"
 
     def emulator(self, operands: Format, formats: Formats | None = None) -> Emulator:
         return Emulator(

@@ -3,6 +3,9 @@ from one behind it.
 
 Where a head has one gate a token, v_new is scaled by its decay to the chunk's end and stored after
 that. Where every channel has its own, the keys carry the decay, and what is stored is not scaled.
+
+`gated_state` takes gates of either kind, beside kernels with a gate a channel; `scaled_state` takes
+one gate a head, beside kernels that make use of that (`budgets.scalar_decay`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import scalar_decay
 from oracles.chunk import STAGES, Chunk
 
 EVERY, LAST = slice(None), slice(-1, None)
@@ -44,5 +48,18 @@ def _written(c: Chunk) -> tuple[Tensor, Tensor, Tensor]:
     return residual, gated, gate
 
 
+def scaled_state(c: Chunk) -> None:
+    """Math: 3.5 with one gate a head; v_new is scaled and then stored for the state, whose other
+    operand is k itself; o is made of the v_new that is not scaled.
+    """
+    c.h = c.store("h", c.S)
+    residual = c.store("residual", c.u - c.dot(c.w, c.h))
+    c.v_new = c.store("v_new", residual)
+    scaled = c.store("v_decayed", residual * scalar_decay.to_end(c))
+    written = c.store("S_delta", c.dot(c.tokens.k.transpose(-1, -2), scaled))
+    c.S = c.store("S", c.S * scalar_decay.whole(c) + written)
+
+
 GATED = replace(STAGES, state=gated_state)
 ONLY_GATED = replace(STAGES, state=only_gated_state)
+SCALED = replace(scalar_decay.FORWARD, state=scaled_state)

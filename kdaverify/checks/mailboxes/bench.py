@@ -125,7 +125,8 @@ class DesignTest:
     @cached_property
     def problems(self) -> dict[str, Problem]:
         size = {"T": self.tokens, "H": 1, "HV": 1, "K": self.width, "V": self.width}
-        common = {**_PLAIN, **size, "dtype": self.operands.name, "seed": self.seed}
+        own = {"gates": self.design.gates, "dtype": self.operands.name, "seed": self.seed}
+        common = {**_PLAIN, **size, **own}
         fields: dict[str, dict[str, Any]] = {
             name: {**common, **REGIMES[name]} for name in self.regimes
         }

@@ -63,10 +63,12 @@ class Memory:
 
     Args:
         operands: of the contract, chunks of 64 tokens, against whose kernel errors are held.
+        gates: of each key channel, or of the head.
         seed: of the problem.
     """
 
     operands: Format
+    gates: str = "channel"
     seed: int = 0
 
     def drift(self, kernel: Emulator) -> Drift:
@@ -109,7 +111,8 @@ class Memory:
             "beta": "sparse",
             "state": "absent",
         }
-        fields: dict[str, Any] = {**size, **drawn, "dtype": self.operands.name, "seed": self.seed}
+        own = {"gates": self.gates, "dtype": self.operands.name, "seed": self.seed}
+        fields: dict[str, Any] = {**size, **drawn, **own}
         return Problem(**fields).inputs()
 
     @cached_property

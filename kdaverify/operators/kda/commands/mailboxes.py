@@ -32,7 +32,8 @@ class Operands(StrEnum):
 
 def mailboxes(
     pipeline: Annotated[
-        str, typer.Option(help="ascend_v3, ascend_v2, ascend_v1 or triton_npu_state")
+        str,
+        typer.Option(help="ascend_v3, ascend_v2, ascend_v1, triton_npu_state or triton_npu_gdn"),
     ],
     proposals: Annotated[
         bool,
@@ -45,7 +46,8 @@ def mailboxes(
         ),
     ] = 1.0,
     contract: Annotated[
-        str | None, typer.Option(help="whose tolerance; default: chunk64-OPERANDS")
+        str | None,
+        typer.Option(help="whose tolerance; default: chunk64-OPERANDS, for the design's gates"),
     ] = None,
     operands: Annotated[
         Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")
@@ -122,7 +124,7 @@ def _bench(
             f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(REGIMES)}"
         )
     try:
-        judged_by = contract_from_name(contract or f"chunk64-{operands}")
+        judged_by = contract_from_name(contract or DESIGNS[pipeline].contract_name(operands))
     except ContractError as error:
         raise Complaint(f"--contract: {error}") from None
     return DesignTest(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
@@ -216,7 +218,8 @@ def _memories(bench: DesignTest, study: Study) -> list[str]:
     from kdaverify.checks.mailboxes.memory import Memory
     from kdaverify.report.mailboxes import drift_line
 
-    design, narrow, memory = bench.design, bench.operands, Memory(bench.operands)
+    design, narrow = bench.design, bench.operands
+    memory = Memory(narrow, design.gates)
     own = design.emulator(narrow)
     kernels = {
         "as designed": own,
