@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help verify quick test lint types units vendors bench clean
+.PHONY: help verify quick test lint types units vendors nightly bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,10 @@ units: $(VENV)/.all
 
 vendors: $(VENV)/.all
 	$(BIN)/python .ci/verify_all.py
+
+nightly: lint types ## as test, with every case of the tests that rotate and every vendor
+	$(BIN)/python -m pytest tests -n auto --dist worksteal --quiet --every
+	$(BIN)/python .ci/verify_all.py --all
 
 bench: $(VENV)/.all ## the figures that the README quotes
 	$(BIN)/python -m benchmarks

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 import torch
 
 from kdaverify.verdicts.code_identity import git
+from tests.rotation import SHARE, turn
 from tests.rows import ROOT
-
-SHARE = 3
-"""One in this many cases of a test that rotates runs a commit: each runs again within a few days,
-and what all of them share is tested by every commit."""
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,16 +21,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is not of this commit's turn, where not one test alone is requested."""
-    if config.getoption("--every") or any("::" in argument for argument in config.args):
+    """Leaves out what is not of this commit's turn."""
+    if not _rotates(config):
         return
-    commit = git(ROOT, "rev-parse", "HEAD")
-    out = [item for item in items if item.get_closest_marker("rotates") and not turn(item, commit)]
+    rotating = [item for item in items if item.get_closest_marker("rotates")]
+    chosen = turn((item.nodeid for item in rotating), _commit())
+    out = [item for item in rotating if item.nodeid not in chosen]
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in {*out}]
 
 
-def turn(item: pytest.Item, commit: str) -> bool:
-    """Whether a commit runs a case: the same on every worker and machine."""
-    digest = hashlib.sha256(f"{commit} {item.nodeid}".encode()).digest()
-    return digest[0] % SHARE == 0
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if _rotates(config):
+        terminalreporter.write_line(
+            f"of tests that rotate one case in {SHARE} ran, by the turn of commit"
+            f" {_commit() or 'unknown'}; --every runs all"
+        )
+
+
+def _rotates(config: pytest.Config) -> bool:
+    """Not where a test is named by its node id: it runs always."""
+    return not config.getoption("--every") and not any("::" in part for part in config.args)
+
+
+def _commit() -> str:
+    return git(ROOT, "rev-parse", "HEAD")

@@ -31,6 +31,7 @@ def run(*arguments: str, code: int) -> str:
     return done.stdout
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("spec", [f"{CONV}:plain", f"{NORM}:fixed"])
 def test_a_right_function_is_accepted_from_a_worker_process_and_by_the_gate(
     spec: str, tmp_path: Path

@@ -64,6 +64,7 @@ CONFORMING = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CONFORMING)
 def test_conforming_ports_pass_the_panel(name: str) -> None:
     assert not rejected(smoke(CONFORMING[name]))

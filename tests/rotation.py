@@ -1,0 +1,34 @@
+"""Which of many like cases a commit runs: one in three, chosen by the commit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+SHARE: Final = 3
+"""One in this many cases of a test that rotates runs a commit: each runs again within a few days,
+and what all of them share is tested by every commit."""
+
+
+def turn(cases: Iterable[str], commit: str) -> set[str]:
+    """The cases that a commit runs: the same on every worker and machine.
+
+    Of every test at least one case, so that none of them goes untested.
+
+    Args:
+        cases: node ids, of any number of tests.
+        commit: its hash, or anything else that moves the choice.
+    """
+    by_test: dict[str, list[str]] = {}
+    for case in cases:
+        by_test.setdefault(case.partition("[")[0], []).append(case)
+
+    def place(case: str) -> bytes:
+        return hashlib.sha256(f"{commit} {case}".encode()).digest()
+
+    return {
+        case
+        for like in by_test.values()
+        for case in sorted(like, key=place)[: -(-len(like) // SHARE)]
+    }
