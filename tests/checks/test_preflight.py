@@ -271,6 +271,8 @@ def test_a_kernel_that_ends_the_process_of_the_preflight_is_judged_in_another(
         "0",
         "--diagnosis",
         "0",
+        # Each further test would start one more process, only to see it end.
+        "-x",
     ]
     done = subprocess.run(
         command,

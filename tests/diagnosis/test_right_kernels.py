@@ -68,6 +68,7 @@ def as_if_failed(rows: tuple[Verdict, ...]) -> list[Verdict]:
     ]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", KERNELS[:TRIED])
 def test_nothing_is_said_of_a_right_kernel(name: str) -> None:
     adapter, rows = judged(name)

@@ -63,13 +63,17 @@ def statuses(verdicts: list[Verdict]) -> dict[int | None, set[Status]]:
     return found
 
 
-def test_a_lost_worker_is_replaced_and_its_case_is_a_crash(
-    suite: Suite, rows: Rows, pytester: pytest.Pytester
+def test_a_lost_worker_is_replaced_its_case_is_a_crash_and_the_session_rejects(
+    suite: Suite, run: Pytest, pytester: pytest.Pytester
 ) -> None:
     suite(forward=JUDGING)
     (pytester.path / "port.py").write_text(planted(SEGFAULT))
-    found = rows("--numprocesses=2")
-    assert statuses(found) == {
+    record = pytester.path / "record.jsonl"
+    run("--numprocesses=2", "--record", record).stdout.fnmatch_lines(
+        ["port: REJECT*", "*forward fp32 CRASH: 2 verdicts*"]
+    )
+    found = read(record).verdicts
+    assert statuses([*found]) == {
         T: {Status.CRASH if T % 64 == 1 else Status.PASS} for T in (64, 65, 9, 1, 128)
     }
     crashed = [verdict for verdict in found if verdict.status is Status.CRASH]
@@ -79,14 +83,11 @@ def test_a_lost_worker_is_replaced_and_its_case_is_a_crash(
     )
 
 
-def test_the_session_ends_in_a_rejection(
+def test_a_lost_worker_is_a_harness_error_where_isolation_is_refused(
     suite: Suite, run: Pytest, pytester: pytest.Pytester
 ) -> None:
     suite(forward=JUDGING)
     (pytester.path / "port.py").write_text(planted(SEGFAULT))
-    run("--numprocesses=2").stdout.fnmatch_lines(
-        ["port: REJECT*", "*forward fp32 CRASH: 2 verdicts*"]
-    )
     result = run("--numprocesses=2", "--no-isolate")
     result.stdout.fnmatch_lines(["port: HARNESS ERROR*"])
 
