@@ -172,6 +172,7 @@ def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> Total:
 
 
 @pytest.mark.whole_run
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("gate", ["log-sigmoid", "slow", "mild"])
 def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:

@@ -73,6 +73,7 @@ def test_the_right_kernel_passes_every_suite(apart: ProcessPoolExecutor, name: s
     assert row.runs > 50 and row.false_alarms == () and row.trouble == ()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "suite"),
     [(name, suite) for name, suites in EXPECTED.items() for suite in sorted(suites)],
