@@ -46,6 +46,7 @@ from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
+# The same for all problems: a tolerance is the same on every call and machine, and can be cached.
 SEED = 20
 # Elements of the states of calls that one core draws together.
 STATES_AT_ONCE = 2**18

@@ -30,7 +30,10 @@ ORDERS: Final[tuple[Order, ...]] = ("first", "second")
 torch's autograd."""
 
 ONCE: Final = "first derivatives only"
+# The default of torch.autograd.gradcheck. Half the step would double the rounding error of a
+# difference, which is the larger of its two errors.
 STEP: Final = 1e-6
+# Unit roundoff of float64.
 UNIT: Final = 2.0**-53
 # Roundings on the way to one element of a tiny problem: nine tokens of some thirty operations each.
 ROUNDINGS: Final = 2.0**8

@@ -33,6 +33,8 @@ OCTAVES: Final = 6.0
 """Of lengths, below which no slope is judged."""
 
 CONFIDENCE: Final = 0.99
+# The limit is the 1 % quantile of the resamples, here the 20th smallest: the share of any number of
+# further resamples below it is 1 % with a standard deviation of 0.22 %.
 RESAMPLES: Final = 2000
 
 

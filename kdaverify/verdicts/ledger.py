@@ -24,7 +24,8 @@ LIMIT: Final = 1.02
 """The lower limit of the median of ratios, new over accepted, must not be above it."""
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 7
-"""Cases below which the limit is the smallest ratio, and says nothing of the median."""
+"""Cases below which even the smallest ratio is no lower limit of the median at 99 %: six ratios all
+lie above the median with probability 2^-6 = 1.6 %, seven with 0.8 %."""
 FLOOR: Final = 1e-3
 """Shares of the tolerance below it are alike."""
 PANEL: Final = "panel"

@@ -9,8 +9,14 @@ import numpy as np
 from kdaverify.problems.portable import Array, log
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
+# exp(-1e4) is 0 in every format (in float64 below -745), and -1e4 itself is finite in fp16, whose
+# largest number is 65,504.
 HUGE = -1e4
+# A state keeps 1 / e of itself over a thousand tokens, which is many chunks: an error in what is
+# carried between chunks does not decay before it is seen.
 SLOW = -1e-3
+# Decays of exp(-8e-5), and of half as much more, round to 1 in fp16 and bf16: half a spacing below
+# 1 is 2^-12 = 2.4e-4 in fp16. In fp32 they are a thousand spacings from 1.
 FAINT = 8e-5
 _RESET_ONE_IN = 16
 STRONG_STEP = 8
