@@ -31,6 +31,7 @@ class NamedProblem:
 
 
 _NARROW: Final = ("bf16", "fp16")
+_WIDE_RANGE: Final = tuple(dtype for dtype in DTYPES if dtype != "fp16")
 _PLAIN: dict[str, Any] = {
     "B": 1, "T": 65, "H": 2, "HV": 2, "K": 32, "V": 32, "dtype": "bf16", "seed": 0,
     "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
@@ -205,6 +206,17 @@ _SMOKE = (
         HV=2,
         K=16,
         V=16,
+    ),
+    _named(
+        "beyond-fp16",
+        "values and outputs of a million, which bf16 and fp32 hold (O6)",
+        dtypes=_WIDE_RANGE,
+        T=70,
+        H=1,
+        K=16,
+        V=16,
+        gate="mild",
+        value="beyond-fp16",
     ),
     _named(
         "two-key-tiles",

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.whole_run
 
 # The quickest of each kind whose questions smoke has; the others are judged by their checks' own
 # tests and by the benchmark.
-SAMPLE = ("COMB4", "WIDE1", "PROC1", "DEEP2", "ENT3", "IDS8")
+SAMPLE = ("COMB4", "WIDE1", "MAG1", "PROC1", "DEEP2", "ENT3", "IDS8")
 RARELY = 10_000
 """No question of another kind: all of them are judged by the benchmark."""
 

@@ -66,6 +66,7 @@ SMOKE_TESTS: dict[str, NeededCases] = {
     "long-memory": lambda p: p.beta == "sparse" and p.T > 192,
     "batch": lambda p: p.B > 1,
     "two-key-tiles": lambda p: p.K == 256 and p.V > 128,
+    "beyond-fp16": lambda p: p.value == "beyond-fp16",
     "two-value-tiles": lambda p: p.V == 256 and p.K > 128 and p.packed,
 }
 

@@ -12,7 +12,16 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.faults.planted import depth, entries, overflow, races, shapes, wide, widths
+from kdaverify.faults.planted import (
+    depth,
+    entries,
+    magnitudes,
+    overflow,
+    races,
+    shapes,
+    wide,
+    widths,
+)
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
 from kdaverify.faults.planted.questions import AUTOGRAD_RULES
 from kdaverify.faults.planted.rulebreakers import (
@@ -125,6 +134,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         for fault in (
             *_shaped("COMB", "combinations", shapes.FAULTS),
             *_shaped("WIDE", "widths", wide.FAULTS),
+            *_shaped("MAG", "magnitudes", magnitudes.FAULTS),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
             *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
             *_named(

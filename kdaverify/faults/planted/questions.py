@@ -79,6 +79,10 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "widths": QuestionKind(
             "keys and values past 128 columns", lambda case: past_one_tile(case[0].problem)
         ),
+        "magnitudes": QuestionKind(
+            "values beyond the range of fp16",
+            lambda case: _problem(case).get("value") == "beyond-fp16",
+        ),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
         ),

@@ -28,6 +28,11 @@ def _tiny(d: Draw) -> Array:
     return _scaled(-6 if d.problem.dtype == "fp16" else -20)(d)
 
 
+def _beyond_fp16(d: Draw) -> Array:
+    # fp16 itself holds none of them: there they are large ones.
+    return _scaled(6 if d.problem.dtype == "fp16" else 20)(d)
+
+
 def _powers_of_two(d: Draw) -> Array:
     p = d.problem
     sign = 1.0 - 2.0 * d.integers("sign", 2, p.HV, p.V)
@@ -80,6 +85,12 @@ VALUES = table(
         "large",
         "overflow of 16-bit intermediates, absolute tolerances that are too tight (O6, A9)",
         _scaled(6),
+    ),
+    Regime(
+        "beyond-fp16",
+        "tiles that pass through fp16 on their way in or out (O6)",
+        _beyond_fp16,
+        weight=0,
     ),
     Regime(
         "tiny",

@@ -1,0 +1,49 @@
+"""Faults of values beyond the range of fp16, which bf16 and fp32 hold: problems of ordinary size
+never leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Output
+from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput
+from oracles.inputs import Inputs
+
+LARGEST: Final = 65504.0
+"""The largest finite number of fp16."""
+
+
+def _saturated(x: Tensor) -> Tensor:
+    return x.clamp(-LARGEST, LARGEST)
+
+
+def _infinite(x: Tensor) -> Tensor:
+    return torch.where(x.abs() > LARGEST, x * torch.inf, x)
+
+
+def _written(name: str, change: Callable[[Tensor], Tensor]) -> ShapeOutput:
+    """A tile that leaves through a buffer of fp16."""
+    return lambda _, found: replace(found, **{name: change(getattr(found, name))})
+
+
+def _values_saturated(x: Inputs, _: Output) -> Output:
+    return RIGHT.forward(replace(x, v=_saturated(x.v)))
+
+
+def _everywhere(output: ShapeOutput) -> ShapeFault:
+    return ShapeFault("smoke", lambda x: not x.backward, output=output)
+
+
+FAULTS: Final = {
+    "o stops at 65504": _everywhere(_written("o", _saturated)),
+    "o is infinite past 65504": _everywhere(_written("o", _infinite)),
+    "the final state stops at 65504": _everywhere(_written("final_state", _saturated)),
+    "v stops at 65504": _everywhere(_values_saturated),
+}
+"""By trigger."""
