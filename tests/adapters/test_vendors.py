@@ -19,6 +19,8 @@ from oracles.adjoint import adjoint
 from oracles.tensors import FLOATING
 from tests.adapters.standins import MakeProblem, distance
 
+pytestmark = pytest.mark.whole_run
+
 PRECISION = {"fp64": 1e-13, "fp32": 3e-6, "bf16": 6e-3, "fp16": 7e-4}
 KERNELS = {
     "eager": "chunk64-",

@@ -38,6 +38,7 @@ def _shown(adapter: Adapter, dtype: str) -> str:
     return next((name for name in names if _rejected(adapter, dtype, name[cut:])), "")
 
 
+@pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize(
     "fault", [x for x in OF_LISTS if x.id not in {*LAWS, *CALLS}], ids=lambda fault: fault.id

@@ -14,6 +14,8 @@ from kdaverify.kills.journal import Journal
 from tests.kills.rows import conforming_row, fault_row
 
 Cli = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.whole_run
+
 OUT = Path("m.json")
 
 

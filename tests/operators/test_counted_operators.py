@@ -48,6 +48,7 @@ def test_every_fault_is_found(op: str, name: str) -> None:
     assert any(outcome.status.rejects for outcome in smoke(MODULES[op].faulty(name)))
 
 
+@pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize(("op", "name"), RIGHT_ONES)
 def test_conforming_kernels_pass_the_panel_and_all_laws(op: str, name: str) -> None:

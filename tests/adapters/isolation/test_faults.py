@@ -67,6 +67,7 @@ def judged(adapter: Adapter, problem: Problem) -> list[Outcome]:
     return check("forward", adapter, problem, {})
 
 
+@pytest.mark.whole_run
 def test_ten_in_a_row_each_get_their_verdict_and_the_cases_between_keep_theirs(
     isolate: Isolate, problem: Problem
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.adapters.triton_interpreter.processes import printed, with_fla
 
-pytestmark = with_fla
+pytestmark = [with_fla, pytest.mark.whole_run]
 
 BOUNDS = {"fp32": 3e-6, "fp16": 1e-3, "bf16": 8e-3}
 ASCEND = "fla.ops.kda.backends.triton_ascend."

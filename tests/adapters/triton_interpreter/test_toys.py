@@ -10,7 +10,8 @@ import pytest
 from kdaverify.adapters.triton_interpreter.formats import to_tf32
 from tests.adapters.triton_interpreter.processes import interpreting, printed
 
-pytestmark = interpreting
+# Kernels of a few lines, but a minute of them.
+pytestmark = [interpreting, pytest.mark.whole_run]
 
 TUNED = "tests.adapters.triton_interpreter.toys.tuned"
 THIRD = float(np.float32(1 / 3))

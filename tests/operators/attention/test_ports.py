@@ -40,6 +40,7 @@ def rejected(outcomes: Iterator[Outcome]) -> list[str]:
     return [str(outcome.message) for outcome in outcomes if outcome.status.rejects]
 
 
+@pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize(("op", "name"), FAULTY)
 def test_every_fault_is_found(op: str, name: str) -> None:
@@ -64,12 +65,14 @@ CONFORMING = {
 }
 
 
+@pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize("name", CONFORMING)
 def test_conforming_ports_pass_the_panel(name: str) -> None:
     assert not rejected(smoke(CONFORMING[name]))
 
 
+@pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize("name", CONFORMING)
 def test_conforming_ports_pass_random_cases_and_every_law(name: str) -> None:
