@@ -24,7 +24,8 @@ def _saturated(x: Tensor) -> Tensor:
 
 
 def _infinite(x: Tensor) -> Tensor:
-    return torch.where(x.abs() > LARGEST, x * torch.inf, x)
+    # Filled, not multiplied: the gradient of 0 * inf would be a second fault.
+    return x.masked_fill(x > LARGEST, torch.inf).masked_fill(x < -LARGEST, -torch.inf)
 
 
 def _written(name: str, change: Callable[[Tensor], Tensor]) -> ShapeOutput:
