@@ -63,9 +63,7 @@ class StochasticRounding:
         """
         total, squares, n = a @ b, a.square() @ b.square(), a.shape[-1]
         sums = _partial_sums(total, squares, n) if n > 1 else total
-        return torch.where(
-            _is_exact(total, squares, fmt), total, total + sums * self.draw(total, fmt)
-        )
+        return self._moved(total, squares, sums, fmt)
 
     def row_sum(self, products: Tensor, fmt: Format) -> Tensor:
         """A sum over the last axis of products that are rounded each, every partial sum rounded
@@ -76,9 +74,12 @@ class StochasticRounding:
         """
         total, squares = products.sum(-1), products.square().sum(-1)
         size = (_partial_sums(total, squares, products.shape[-1]).square() + squares).sqrt()
-        return torch.where(
-            _is_exact(total, squares, fmt), total, total + size * self.draw(total, fmt)
-        )
+        return self._moved(total, squares, size, fmt)
+
+    def _moved(self, total: Tensor, squares: Tensor, size: Tensor, fmt: Format) -> Tensor:
+        """A sum with a random error of `size` roundoffs, where it is not exact."""
+        missed = self.draw(total, fmt).mul_(size)
+        return total + missed.masked_fill_(_is_exact(total, squares, fmt), 0.0)
 
     def substitution(self, A: Tensor, R: Tensor, fmt: Format) -> Tensor:
         """By how much the inverse R of I + A is missed where it is found row by row, every partial
@@ -167,7 +168,7 @@ def _partial_sums(total: Tensor, squares: Tensor, n: int | Tensor) -> Tensor:
     """Root of the squares of the partial sums of n terms,
     from their sum and from that of their squares.
     """
-    return (total.square() * (n / 3) + squares * (n / 2)).sqrt()
+    return total.square().mul_(n / 3).add_(squares * (n / 2)).sqrt_()
 
 
 def _is_exact(total: Tensor, squares: Tensor, fmt: Format) -> Tensor:
