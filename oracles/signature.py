@@ -141,11 +141,16 @@ class TensorCall:
 
     def copied(self) -> Self:
         """The same call in memory of its own."""
-        return self.mapped(lambda tensor: tensor.clone())
+        return self._unchanged(lambda tensor: tensor.clone())
 
     def on(self, device: Any) -> Self:
         """The same call with every tensor on `device`."""
-        return self.mapped(lambda tensor: tensor.to(device))
+        return self._unchanged(lambda tensor: tensor.to(device))
+
+    def _unchanged(self, elsewhere: Callable[[Any], Any]) -> Self:
+        """The same call, every tensor replaced by one of the same values: they are checked."""
+        moved = {name: elsewhere(tensor) for name, tensor in self.tensors().items()}
+        return self.restored(moved, self.numbers())
 
     def holds(self, name: str) -> bool:
         """Whether an input is there and has numbers:
