@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from benchmarks.ported_faults import DTYPE, patch_of, together
 from kdaverify.diagnosis.common_factor import common_factors
+from kdaverify.diagnosis.failing_rules import failing_rules
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.report.reported_kinds import contrasts_of, reported_kinds
 from kdaverify.verdicts.record import read
@@ -62,6 +63,7 @@ AXES: Final[dict[str, tuple[str, str]]] = {
     "keys": (r"\bkeys\b", r"key ="),
     "beta": (r"\bbeta\b", r"beta ="),
     "batch": (r"two sequences and", r"\bB\b"),
+    "memory": (r"address|contiguous|stride", r"address|wider tensor|head-major|stride"),
 }
 """By axis: the words of a declared trigger, and those of a line on common factors."""
 Row = dict[str, Any]
@@ -209,15 +211,15 @@ def _reported(record: Path, names: tuple[str, ...]) -> Row:
 
 
 def _lines(verdicts: Sequence[Verdict], failures: Sequence[Verdict]) -> list[str]:
-    """The lines above all failures: the common factors of the cases, what was found by changing one
-    thing at a time, and of a run that ends before the suites its one message.
+    """The lines above all failures: the common factors of the cases, the rules of calls that are
+    broken, what was found by changing one thing at a time, and of a run that ends before the suites
+    its one message.
     """
+    if not failures:
+        return []
     stopped = [row.message for row in failures if row.property == "conventions"]
-    return (
-        [found.said for found in common_factors(verdicts)] + contrasts_of(failures) + stopped
-        if failures
-        else []
-    )
+    factors = [found.said for found in common_factors(verdicts)]
+    return factors + failing_rules(verdicts) + contrasts_of(failures) + stopped
 
 
 def declared(name: str) -> list[str]:

@@ -44,6 +44,7 @@ def summary(
                 "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
                 "bugs": several_bugs(decision.failures),
                 "common_factors": common_factors_of(decision),
+                "rules": _rules_of(decision),
                 "contrasts": contrasts_of(decision.failures),
                 "failures": [_failure(verdict) for verdict in decision.failures],
                 "published": [asdict(tally) for tally in tallies(decision.verdicts)],
@@ -70,6 +71,14 @@ def common_factors_of(decision: Decision) -> list[dict[str, Any]]:
     return [
         {**asdict(found), "sentence": str(found)} for found in common_factors(decision.verdicts)
     ]
+
+
+def _rules_of(decision: Decision) -> list[str]:
+    if decision.ruling is not Ruling.REJECT:
+        return []
+    from kdaverify.diagnosis.failing_rules import failing_rules
+
+    return failing_rules(decision.verdicts)
 
 
 def _less_accurate(verdict: Verdict) -> dict[str, Any]:

@@ -115,12 +115,14 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
         return
     # The command line starts without torch.
     from kdaverify.diagnosis.common_factor import common_factors, in_words
+    from kdaverify.diagnosis.failing_rules import failing_rules
 
     contrasts = (
         f"changing one thing at a time: {said}" for said in contrasts_of(decision.failures)
     )
     factors = in_words(common_factors(decision.verdicts))
-    for said in (*several_bugs(decision.failures), *factors, *contrasts):
+    rules = failing_rules(decision.verdicts)
+    for said in (*several_bugs(decision.failures), *factors, *rules, *contrasts):
         console.print(reported(said, "bold"))
 
 

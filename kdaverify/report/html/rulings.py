@@ -12,6 +12,7 @@ import polars as pl
 from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.common_factor import common_factors, in_words
+from kdaverify.diagnosis.failing_rules import failing_rules
 from kdaverify.diagnosis.words import FITS, RESIDUAL
 from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
@@ -323,8 +324,11 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
     paired = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
     kept = paired.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
     found = common_factors(rows.verdicts(kept.to_list()).values())
+    ruled = own.filter(~pl.col("property").is_in(named(lambda found: found.paired)))
+    others = ruled.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
     return (
         *several_bugs(failures),
         *in_words(found),
+        *failing_rules(rows.verdicts(others.to_list()).values()),
         *(f"changing one thing at a time: {said}" for said in contrasts_of(failures)),
     )

@@ -1,0 +1,74 @@
+"""Rules of calls that a port breaks are said above its failures, where most others hold; a kernel
+that is wrong in plain calls, and a right one, get no such line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.registry import find
+from kdaverify.checks.calls import RULES, questions
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.diagnosis.failing_rules import MOST, failing_rules
+from kdaverify.verdicts.verdict import Verdict
+
+QUICK: Final = (
+    "view-guarded", "view-shifted", "view-misaligned", "view-sliced", "view-swapped",
+    "edited-values", "recorded-forward", "inference-mode",
+)  # fmt: skip
+"""Rules that take milliseconds, each in the one format that smoke gives it."""
+
+
+def rows(broken: Collection[str], *, same_as: str = "") -> list[Verdict]:
+    return [
+        Verdict(
+            implementation="port",
+            property="calls",
+            dtype="bf16",
+            regime="mild",
+            case="of a test",
+            output="o",
+            status=Status.FAIL if rule in broken else Status.PASS,
+            detail={"rule": rule},
+            same_as=same_as if rule in broken else "",
+        )
+        for rule in RULES
+    ]
+
+
+def judged(adapter: Adapter) -> Iterator[Verdict]:
+    for test in questions(adapter, "smoke"):
+        if test.rule.name in QUICK:
+            for found in check("calls", adapter, test.problem, test.detail):
+                yield Verdict(
+                    implementation=adapter.name,
+                    property="calls",
+                    dtype=test.problem.dtype,
+                    regime=test.problem.regime,
+                    case=test.problem.id,
+                    output=found.output,
+                    status=found.status,
+                    detail=test.detail,
+                )
+
+
+def test_a_kernel_that_demands_an_alignment_breaks_the_rules_of_addresses_alone() -> None:
+    (said,) = failing_rules(judged(find("fault:S30")))
+    assert said.startswith("2 of 8 rules of calls are broken: view-misaligned (all inputs dense, ")
+    assert "; view-shifted (" in said
+
+
+def test_a_right_kernel_gets_no_line() -> None:
+    assert failing_rules(judged(find("eager"))) == []
+
+
+def test_what_is_wrong_in_plain_calls_is_no_news_of_rules() -> None:
+    few = sorted(RULES)[:2]
+    (said,) = failing_rules(rows(few))
+    assert all(RULES[rule].about in said for rule in few)
+    assert failing_rules(rows(few, same_as="forward")) == []
+    assert failing_rules(rows(sorted(RULES)[: MOST + 1])) == []
+    assert failing_rules(rows(RULES)) == []
