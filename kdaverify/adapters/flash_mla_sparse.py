@@ -2,7 +2,8 @@
 rows in bf16, from the library inside a vLLM wheel.
 
 Source: vllm/third_party/flashmla/flash_mla_interface.py of vLLM 0.33.0: flash_mla_with_kvcache with
-indices, flash_mla_sparse_fwd. Heads and lists are padded by the caller there, and here.
+indices, flash_mla_sparse_fwd. Heads with their sinks, and lists, are padded by the caller there
+and here.
 """
 
 from __future__ import annotations
@@ -36,13 +37,25 @@ def _padded(q: Tensor, indices: Tensor, heads: tuple[int, ...], tile: int) -> tu
     )
 
 
+def _padded_sink(sink: Tensor | None, rows: Tensor) -> Tensor | None:
+    """One for each of the heads, fp32."""
+    return None if sink is None else pad(sink.float(), (0, rows.shape[2] - len(sink)))
+
+
 def _decode(
-    q: Tensor, cache: Tensor, indices: Tensor, *, d_v: int, softmax_scale: float
+    q: Tensor,
+    cache: Tensor,
+    indices: Tensor,
+    *,
+    d_v: int,
+    softmax_scale: float,
+    sink: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Without topk_length, which Hopper's kernel refuses. A schedule belongs to a call."""
     rows, lists = _padded(q, indices, MANY, DECODE_TILE)
-    lengths = sink = schedule = splits = more = more_lists = more_lengths = out = None
-    given = (rows, cache, lists, lengths, sink, schedule, splits, more, more_lists, more_lengths)
+    lengths = schedule = splits = more = more_lists = more_lengths = out = None
+    a = _padded_sink(sink, rows)
+    given = (rows, cache, lists, lengths, a, schedule, splits, more, more_lists, more_lengths)
     o, lse, *_ = called("sparse_decode_fwd", *given, d_v, softmax_scale, out, False)  # noqa: FBT003
     return _of_heads(q, o, lse)
 
@@ -55,14 +68,15 @@ def _prefill(
     topk_length: Tensor | None,
     d_v: int,
     softmax_scale: float,
+    sink: Tensor | None,
     heads: tuple[int, ...],
 ) -> tuple[Tensor, Tensor]:
     """Queries of all requests as one row of tokens, slots as rows of keys."""
     (B, s_q), (rows, lists) = q.shape[:2], _padded(q, indices, heads, PREFILL_TILE)
     lengths = None if topk_length is None else topk_length.repeat_interleave(s_q)
-    kv, sink, out = cache.flatten(0, 1), None, None
+    kv, a, out = cache.flatten(0, 1), _padded_sink(sink, rows), None
     given = (rows.flatten(0, 1), kv, lists.flatten(0, 1)[:, None], softmax_scale, d_v)
-    o, _, lse = called("sparse_prefill_fwd", *given, sink, lengths, out)
+    o, _, lse = called("sparse_prefill_fwd", *given, a, lengths, out)
     return _of_heads(q, o.unflatten(0, (B, s_q)), lse.unflatten(0, (B, s_q)).transpose(1, 2))
 
 

@@ -25,26 +25,35 @@ NAMES = (
 
 def _library(name: str, *given: Any) -> Any:
     if name == "sparse_decode_fwd":
-        q, cache, indices, *absent, d_v, scale, out, batch_invariant = given
-        assert absent == [None] * 7
+        q, cache, indices, lengths, sink, *absent, d_v, scale, out, batch_invariant = given
+        assert (lengths, *absent) == (None,) * 6
         assert out is None
         assert batch_invariant is False
         assert (q.shape[2] in (64, 128), indices.shape[2] % 64) == (True, 0)
         assert (cache.dtype, cache.shape[1:]) == (torch.uint8, (64, 1, 656))
         found: Any = find("eager-sparse-fp8")
-        o, lse = found(q, cache, indices, topk_length=None, d_v=d_v, softmax_scale=scale)
+        of_heads = {"d_v": d_v, "softmax_scale": scale, "sink": _of_library(sink, q.shape[2])}
+        o, lse = found(q, cache, indices, topk_length=None, **of_heads)
         return o, _plus(lse), None, None
     assert name == "sparse_prefill_fwd"
     q, kv, indices, scale, d_v, sink, lengths, out = given
-    assert (sink, out) == (None, None)
+    assert out is None
     assert (q.ndim, q.shape[1] in (8, 16, 32, 64, 128)) == (3, True)
     assert (kv.ndim, kv.shape[1:], indices.shape[:2]) == (3, (1, 576), (len(q), 1))
     assert indices.shape[2] % 128 == 0
     assert lengths is None or lengths.shape == (len(q),)
     found = find("eager-sparse-attention")
-    of_tokens = {"topk_length": lengths, "d_v": d_v, "softmax_scale": scale}
-    o, lse = found(q[:, None], kv[:, None], indices, **of_tokens)
+    of_tokens = {"topk_length": lengths, "sink": _of_library(sink, q.shape[1])}
+    o, lse = found(q[:, None], kv[:, None], indices, d_v=d_v, softmax_scale=scale, **of_tokens)
     return o[:, 0], lse[..., 0], _plus(lse[..., 0])
+
+
+def _of_library(sink: Tensor | None, heads: int) -> Tensor | None:
+    """As its checks take one: contiguous fp32, one a head."""
+    if sink is not None:
+        assert (sink.dtype, sink.shape) == (torch.float32, (heads,))
+        assert sink.is_contiguous()
+    return sink
 
 
 def _plus(lse: Tensor) -> Tensor:
@@ -65,13 +74,17 @@ def test_it_is_tested_on_the_one_shape_that_it_is_compiled_for(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("lengths", [None, (69, 3)])
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"topk_lengths": (69, 3)}, {"sink": "level"}, {"sink": "mixed", "lists": "holes"}],
+    ids=["plain", "lengths", "sink", "sinks of all kinds"],
+)
 def test_the_library_is_given_what_it_takes(
-    monkeypatch: pytest.MonkeyPatch, name: str, lengths: tuple[int, ...] | None
+    monkeypatch: pytest.MonkeyPatch, name: str, changed: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(flash_mla_sparse, "called", _library)
     adapter, fitted = _fitted(name)
-    problem = adapter.operator.within(adapter, fitted.replace(topk_lengths=lengths))
+    problem = adapter.operator.within(adapter, fitted.replace(**changed))
     call = problem.inputs()
 
     def answered() -> dict[str, Tensor]:
@@ -84,11 +97,12 @@ def test_the_library_is_given_what_it_takes(
     assert [one.message for one in found if one.status.rejects] == []
 
 
+@pytest.mark.parametrize("sink", [None, "mixed"])
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_within_tolerance_on_a_gpu(name: str) -> None:
+def test_it_is_within_tolerance_on_a_gpu(name: str, sink: str | None) -> None:
     adapter: Adapter = find(name)
     if missing := adapter.missing():
         pytest.skip(missing)
-    call = adapter.operator.fitted(adapter, PROBLEM, backward=False).inputs()
+    call = adapter.operator.fitted(adapter, PROBLEM.replace(sink=sink), backward=False).inputs()
     found = outcomes(adapter, call, lambda: adapter.forward(call))  # pyright: ignore[reportArgumentType]
     assert [one.message for one in found if one.status.rejects] == []
