@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
 from kdaverify.diagnosis.suspects import Suspect, declared
 from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fit
-from kdaverify.diagnosis.unwritten import unwritten
 
 SHARE: Final = 0.25
 """Largest share of the error that a suspect may leave unexplained, where the rest is within the
@@ -77,7 +77,7 @@ class FaultComparison:
         """The wrong outputs, where all that is wrong with them comes
         from memory that was never written.
         """
-        return unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
+        return _unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
 
     def match(self, suspect: Suspect) -> Match:
         """How near one suspect comes; the noise limit
@@ -108,3 +108,34 @@ class FaultComparison:
     def answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
         """What a suspect answers; its twin is another conforming kernel with the mistake."""
         return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))
+
+
+def _unwritten(
+    kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick
+) -> tuple[str, ...]:
+    """The wrong outputs, if every wrong element of theirs comes from unwritten memory; () if any
+    has another cause.
+
+    Math: an element comes from unwritten memory if it is finite, and is NaN when the same call runs
+    on fresh memory full of NaN. One that is NaN in both calls may have been computed.
+
+    Args:
+        kernel: the answer to the plain call.
+        call: the same call again.
+    """
+    with poisoned_allocations():
+        poisoned = call()
+    if poisoned.outputs.keys() != kernel.outputs.keys():
+        return ()
+    found = list[str]()
+    for name, scale in yard.items():
+        if name not in kernel.outputs:
+            continue
+        mine, marked, exact = (
+            scale.counted(x) for x in (kernel.outputs[name], poisoned.outputs[name], scale.exact)
+        )
+        wrong = ~((mine - exact).abs() <= APART * scale.largest)
+        if bool((wrong & ~(mine.isfinite() & marked.isnan())).any()):
+            return ()
+        found += [name] if bool(wrong.any()) else []
+    return tuple(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -14,7 +16,6 @@ from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.diagnose import diagnose
-from kdaverify.diagnosis.minimised import NO_TIME, minimised_line
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
@@ -31,6 +32,12 @@ SHARE: Final = 1 / 2
 FIRST: Final = 3
 """Kinds of failure that share the time left: of twelve kinds with equal shares, none had the time
 for the catalogue, and an engineer reads the first."""
+NO_TIME: Final = "not minimised: no time was left for it (--diagnosis gives more)"
+FIXED: Final = "not minimised: its problems keep their size"
+SMALLEST: Final = (
+    "not made smaller: in its share of the time no smaller case was found that fails in the same"
+    " way (--diagnosis gives more)"
+)
 
 
 def explained(
@@ -287,3 +294,28 @@ def _size(verdict: Verdict) -> float:
         return cost_of(verdict.problem)
     except ProblemError:
         return float("inf")
+
+
+def minimised_line(verdict: Verdict, smallest: PropertyCase) -> str:
+    """The line that replays the smallest case, or why there is none.
+
+    Args:
+        verdict: of the case as it was tested.
+        smallest: what was found.
+    """
+    if not PROPERTIES[verdict.property].shrinks:
+        return FIXED
+    if smallest.problem.to_json() == verdict.problem:
+        return SMALLEST
+    return (
+        "smallest case that fails in the same way,"
+        f" {smallest.problem.describe()}:\n{replay_line(verdict.replay, smallest)}"
+    )
+
+
+def replay_line(line: str, case: PropertyCase) -> str:
+    """The line that replays a verdict, for another problem of its property."""
+    words = shlex.split(line)
+    if "--detail" in words:
+        words[words.index("--detail") + 1] = json.dumps(dict(case.detail), sort_keys=True)
+    return shlex.join([*words[:-1], case.problem.to_json()])

@@ -8,9 +8,14 @@ import json
 import shlex
 
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.minimised import FIXED, SMALLEST, minimised_line, replay_line
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.session import findings
+from kdaverify.diagnosis.session import (
+    FIXED,
+    SMALLEST,
+    findings,
+    minimised_line,
+    replay_line,
+)
 from kdaverify.problems import Problem
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.conforming_kernels import CONFORMING
-from kdaverify.faults.survivors import SURVIVORS
+from kdaverify.kills.known_faults import SURVIVORS
 from kdaverify.kills.matrix import KillMatrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen

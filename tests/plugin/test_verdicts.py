@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from kdaverify.checks.status import Status
-from kdaverify.plugin.trim import trim
+from kdaverify.plugin.judging import trim
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import ROOT, row
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import hashlib
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from importlib import util
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import torch
 
 from kdaverify.adapters.base import WrongKernelError, absent
-from kdaverify.adapters.fla.compile_once import compile_once
 from kdaverify.adapters.fla.options import FlaOptions
 
 Backend = Literal["cuda", "npu"]
@@ -35,8 +39,11 @@ OWN: Final = {
     "recurrent": ("fused_recurrent.",),
 }
 
-
 LAST: Final = -1
+COMPILING: Final = Path(tempfile.gettempdir()) / "kdaverify-compiling"
+"""Every kernel is compiled by one process, and the others read it from Triton's cache: eighteen
+that begin with problems of the same widths compiled each of their kernels up to eighteen times,
+and rows of the covering array that shared 60 backward kernels took 25 s of a core each."""
 
 
 class Runtime(Protocol):
@@ -165,3 +172,31 @@ class Spy:
 @functools.cache
 def _spy(autotune: int | None) -> Spy:
     return Spy(autotune)
+
+
+def compile_once() -> None:
+    """Has the compiler of this process take turns with that of others, kernel by kernel; does
+    nothing with a Triton that compiles elsewhere.
+    """
+    from triton.runtime.jit import JITFunction
+
+    compile_kernel: Any = getattr(JITFunction, "_do_compile", None)
+    if compile_kernel is None:
+        return
+
+    def do_compile(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
+        with turn(f"{self.fn.__module__}.{self.fn.__name__} {key}"):
+            return compile_kernel(self, key, *args, **kwargs)
+
+    # it passes on whatever it is called with
+    JITFunction._do_compile = do_compile  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+
+
+@contextmanager
+def turn(name: str) -> Generator[None]:
+    """While no other process is inside for the same name."""
+    COMPILING.mkdir(exist_ok=True)
+    with (COMPILING / hashlib.sha256(name.encode()).hexdigest()[:32]).open("w") as file:
+        # closing the file, or the end of the process, gives the lock back
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.by_rows import reference_by_rows
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.sampled import ExactValues
 from kdaverify.budgets.standard import Reference
-from kdaverify.budgets.statistics import rms
+from kdaverify.budgets.statistics import ErrorStatistics, rms
 from kdaverify.checks.calls.bits import same_bits
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import CallError
@@ -23,6 +26,7 @@ from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.problem import LayerProblem
 from kdaverify.operators.layer.schedule import REFUSED
 from kdaverify.operators.layer.tolerance import WIDE, PlainCall, cotangents, plain_call, run
+from oracles.enclosure import Enclosure
 
 FINE: Final = 2.0**-32
 """A change of hidden that fp32 does not have, and float64 to 21 bits."""
@@ -142,4 +146,28 @@ def _reference(plain: PlainCall, layout: TokenLayout, output: str, dtype: str) -
     """
     truth, allowed = layout.there(plain.truth), layout.there(plain.allowed[..., None])
     rows = {"zero" if output == "dhidden" else "undefined": layout.empty.expand_as(truth)}
-    return reference_by_rows(output, truth, allowed, FORMATS[dtype], METHOD, **rows)
+    return _reference_by_rows(output, truth, allowed, FORMATS[dtype], **rows)
+
+
+def _reference_by_rows(
+    output: str,
+    truth: Tensor,
+    allowed: Tensor,
+    fmt: Format,
+    *,
+    zero: Tensor | None = None,
+    undefined: Tensor | None = None,
+) -> Reference:
+    """The reference of one output of which only the rms error of every row is known.
+
+    Args:
+        truth: float64; allowed: the rms error of every row, over the last axis.
+        fmt: the output's.
+        zero: elements that are exactly 0; undefined: those that have no exact value.
+    """
+    nothing = torch.zeros_like(truth)
+    exact = Enclosure(truth, nothing, nothing, nothing.bool() if zero is None else zero)
+    inf = math.inf
+    statistics = ErrorStatistics(inf, inf, allowed.flatten(), inf, inf, inf)
+    budget = Budget(statistics, fmt, lost=0.0, undefined=undefined)
+    return Reference(ExactValues({output: exact}, METHOD), {output: budget})
