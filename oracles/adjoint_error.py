@@ -89,40 +89,13 @@ def _walk(
 
     def there(carry: Tensors, x: Tokens) -> tuple[Tensors, ForwardTokenError]:
         state, r = carry
-        token, alpha, k_norm = (
-            advance(state, x, NATIVE),
-            x.g.exp().squeeze(2),
-            vector_norm(x.k, dim=-1),
-        )
-        decayed = (
-            SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
-        )
-        after = grow(r, alpha, x.beta, k_norm) + local(
-            inputs.K, token.decayed, token.after, x, k_norm
-        )
-        return (token.after, torch.where(_real(x), after, r)), ForwardTokenError(
-            token, decayed, after
-        )
+        passed = _errors_there(inputs, x, advance(state, x, NATIVE), r)
+        return (passed.token.after, torch.where(_real(x), passed.after, r)), passed
 
     def back(carry: Tensors, x: Tokens, passed: ForwardTokenError) -> tuple[Tensors, Tensors]:
         dS, r, size = carry
-        found, alpha, k_norm = (
-            retreat(dS, x, passed.token, inputs.factor, NATIVE),
-            x.g.exp().squeeze(2),
-            vector_norm(x.k, dim=-1),
-        )
-        weight = (x.beta * k_norm.square()).squeeze(-1)
-        added = abs(inputs.factor) * (
-            vector_norm(x.q, dim=-1) * vector_norm(x.others[0], dim=-1)
-        ).squeeze(-1)
-        R = r + SAFETY * UNIT * (_size(found.P) + 3 * added) + TINY
-        own = (inputs.K + 10) * weight * _size(found.P) + 2 * _size(found.d_decayed)
-        b = R * (1 - weight).abs().clamp(min=1.0) * (1 + 64 * UNIT) + SAFETY * UNIT * own + TINY
-        before = (
-            b * alpha.amax(-1) * (1 + 64 * UNIT)
-            + SAFETY * UNIT * (2 + EXP_UNITS) * _size(found.before)
-            + TINY
-        )
+        found = retreat(dS, x, passed.token, inputs.factor, NATIVE)
+        R, b, before = _errors_back(inputs, x, found, r)
         terms, size = term_sizes(size, x, passed.token, found, NATIVE)
         radii = _elements(inputs, x, passed, found, (R, b))
         after = (found.before, torch.where(_real(x), before, r), size)
@@ -143,6 +116,33 @@ def _walk(
     )
     sizes = Terms(over_channels(inputs, terms), size)
     return shared(inputs, found[:5], dS, NATIVE), sizes, radii
+
+
+def _errors_there(inputs: Inputs, x: Tokens, token: Token, r: Tensor) -> ForwardTokenError:
+    """The token with bounds of the errors of S~ and S, from that of the state before it."""
+    alpha, k_norm = x.g.exp().squeeze(2), vector_norm(x.k, dim=-1)
+    decayed = SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
+    after = grow(r, alpha, x.beta, k_norm) + local(inputs.K, token.decayed, token.after, x, k_norm)
+    return ForwardTokenError(token, decayed, after)
+
+
+def _errors_back(
+    inputs: Inputs, x: Tokens, found: Back, r: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bounds of the errors of P, P~ and of the gradient before the token, from that after it."""
+    weight = (x.beta * vector_norm(x.k, dim=-1).square()).squeeze(-1)
+    added = abs(inputs.factor) * (
+        vector_norm(x.q, dim=-1) * vector_norm(x.others[0], dim=-1)
+    ).squeeze(-1)
+    R = r + SAFETY * UNIT * (_size(found.P) + 3 * added) + TINY
+    own = (inputs.K + 10) * weight * _size(found.P) + 2 * _size(found.d_decayed)
+    b = R * (1 - weight).abs().clamp(min=1.0) * (1 + 64 * UNIT) + SAFETY * UNIT * own + TINY
+    before = (
+        b * x.g.exp().squeeze(2).amax(-1) * (1 + 64 * UNIT)
+        + SAFETY * UNIT * (2 + EXP_UNITS) * _size(found.before)
+        + TINY
+    )
+    return R, b, before
 
 
 def _elements(

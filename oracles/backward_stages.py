@@ -123,11 +123,8 @@ def run_backward_stages(
             walk.keep(b.dh, index)
         return (b.dS, index - 1), tuple(found[name] for name in tokenwise)
 
-    dS = (
-        given["d_final_state"].to(dtype)
-        if "state_bwd" in covers
-        else torch.zeros_like(inputs.state, dtype=dtype)
-    )
+    start = given["d_final_state"] if "state_bwd" in covers else torch.zeros_like(inputs.state)
+    dS = start.to(dtype)
     produced: Tensors = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
     if any(inputs.lengths):
         masked = tuple(
@@ -141,11 +138,9 @@ def run_backward_stages(
         "dh": walk.kept,
         "d_initial_state": dS,
     }
-    summed = {name: of_heads for name, of_heads in _SUMMED.items() if name in written}
-    everything |= {
-        name: arithmetic.store(name, over_key_heads(inputs, everything[of_heads], arithmetic))
-        for name, of_heads in summed.items()
-    }
+    for name in _SUMMED.keys() & {*written}:
+        over_values = over_key_heads(inputs, everything[_SUMMED[name]], arithmetic)
+        everything[name] = arithmetic.store(name, over_values)
     return {name: everything[name] for name in written}
 
 

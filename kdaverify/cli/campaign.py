@@ -4,7 +4,6 @@ on every core or device of this machine or of a cluster.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +17,7 @@ from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.report.campaign import Pace, campaign_summary, show_campaign
+from kdaverify.report.summary import write_json
 from kdaverify.verdicts.record import RecordError
 
 if TYPE_CHECKING:
@@ -116,11 +116,7 @@ def campaign(
         isolate,
         limits_from(time_limit, memory_limit),
     )
-    path = record or Path(
-        "records"
-    ) / f"campaign-{'-'.join(orders.specs)}-{profile}-{kda_seed}.jsonl".replace("/", "_").replace(
-        ":", "_"
-    )
+    path = record or record_named("campaign", *orders.specs, profile, str(kda_seed))
     console = Console()
     try:
         polars("a campaign")
@@ -137,12 +133,13 @@ def campaign(
     show_campaign(console, run.tally)
     show(console, ruling, found)
     console.print(Text(f"record: {path}"), soft_wrap=True)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(
-            json.dumps(campaign_summary(run.tally, ruling, found), indent=1) + "\n"
-        )
+    write_json(json_file, lambda: campaign_summary(run.tally, ruling, found))
     return ruling.exit_code
+
+
+def record_named(*words: str) -> Path:
+    """Where a record is kept if the command line does not say; no word leads out of the folder."""
+    return Path("records") / f"{'-'.join(words)}.jsonl".replace("/", "_").replace(":", "_")
 
 
 def _run(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -> None:

@@ -93,13 +93,8 @@ def diagnose(
     console.print(Text(f"smallest case that fails: {smallest.problem.id}"))
     console.print(f"  {_replay(spec, smallest)}", soft_wrap=True, highlight=False, markup=False)
     if stage is not None:
-        console.print(
-            Text(
-                row.model_copy(
-                    update={"stage": str(stage.stage), "located": stage.reported}
-                ).whereabouts()
-            )
-        )
+        there = {"stage": str(stage.stage), "located": stage.reported}
+        console.print(Text(row.model_copy(update=there).whereabouts()))
     if found.ranked:
         console.print(_table(found))
     console.print(Text(f"diagnosis: {found}", style="bold"))

@@ -4,7 +4,6 @@ and what changed since the nights before.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -15,12 +14,22 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.campaign import Address, EngineName, Impls, Where, Workers, engine_of, orders_of
+from kdaverify.cli.campaign import (
+    Address,
+    EngineName,
+    Impls,
+    Where,
+    Workers,
+    engine_of,
+    orders_of,
+    record_named,
+)
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.limits import Limits
 from kdaverify.report.campaign import Pace
 from kdaverify.report.nightly import night_summary, show_night
+from kdaverify.report.summary import write_json
 from kdaverify.verdicts.decision import WEIGHT, Ruling
 from kdaverify.verdicts.record import RecordError, read
 
@@ -98,9 +107,7 @@ def nightly(
         isolate,
         limits_from(time_limit, memory_limit),
     )
-    path = record or Path("records") / f"nightly-{night}-{'-'.join(orders.specs)}.jsonl".replace(
-        "/", "_"
-    ).replace(":", "_")
+    path = record or record_named("nightly", night, *orders.specs)
     console = Console()
     try:
         kept = History(history)
@@ -124,15 +131,15 @@ def nightly(
         ),
         soft_wrap=True,
     )
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        reported = {"date": night, "decision": ruling.value, "exit_code": ruling.exit_code}
-        json_file.write_text(
-            json.dumps(
-                {**reported, "implementations": [night_summary(one) for one in found]}, indent=1
-            )
-            + "\n"
-        )
+    write_json(
+        json_file,
+        lambda: {
+            "date": night,
+            "decision": ruling.value,
+            "exit_code": ruling.exit_code,
+            "implementations": [night_summary(one) for one in found],
+        },
+    )
     return ruling.exit_code
 
 

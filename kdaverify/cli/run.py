@@ -4,7 +4,6 @@ summary, the decision as exit code.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from kdaverify.plugin.account import COMPLETE, cut_off
 from kdaverify.plugin.session import decisions_of, judged_of, refused, session_of
 from kdaverify.report.live_failures import LiveFailures
 from kdaverify.report.progress import ProgressBar
-from kdaverify.report.summary import summary
+from kdaverify.report.summary import summary, write_json
 from kdaverify.report.terminal import show
 from kdaverify.verdicts.cannot_run import CANNOT_RUN
 from kdaverify.verdicts.decision import Decision, Ruling, heaviest
@@ -123,11 +122,7 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     )
     ruling = heaviest(decisions) if refused(config) else _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
-    if request.json_file is not None:
-        request.json_file.parent.mkdir(parents=True, exist_ok=True)
-        request.json_file.write_text(
-            json.dumps(summary(ruling, decisions, session_of(config).account), indent=2) + "\n"
-        )
+    write_json(request.json_file, lambda: summary(ruling, decisions, session_of(config).account))
     return (
         ruling.exit_code
         if request.html is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -59,14 +58,14 @@ def splits(
     """
     from kdaverify.operators.attention.splits.study import batch_invariance
     from kdaverify.report.splits import admitted, as_data
+    from kdaverify.report.summary import write_json
 
     plan, study = _plan(lengths, sms, heads, queries), _study(contract, regimes, keys, seed)
     alone = batch_invariance(plan, study.contract, study.seed)
     apart = [*_followed(alone, "requests", len(plan.alike))]
     trials = [*_followed(study.run(), "splits", study.steps)]
     _print(plan, study, trials, apart)
-    if json_file is not None:
-        json_file.write_text(json.dumps(as_data(plan, study, trials, apart), indent=2) + "\n")
+    write_json(json_file, lambda: as_data(plan, study, trials, apart))
     if plot is not None:
         from kdaverify.report.splits_plot import splits_svg
 

@@ -38,6 +38,13 @@ class Subject:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kdaverify", "numerical verification of KDA kernels")
+    _add_questions(group)
+    _add_reports(group)
+    _add_isolation(group)
+
+
+def _add_questions(group: pytest.OptionGroup) -> None:
+    """What is judged, and on which problems."""
     group.addoption(
         "--impl",
         action="append",
@@ -70,6 +77,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         ),
     )
     group.addoption(
+        "--require-impl",
+        action="store_true",
+        help="an implementation that cannot run here ends in exit code 3, not in 0",
+    )
+
+
+def _add_reports(group: pytest.OptionGroup) -> None:
+    """What is written, printed and found out about verdicts."""
+    group.addoption(
         "--record",
         type=Path,
         metavar="PATH",
@@ -95,12 +111,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="verdicts alone: nothing is minimised or localised, and no published rule is applied",
     )
-    group.addoption(
-        "--require-impl",
-        action="store_true",
-        help="an implementation that cannot run here ends in exit code 3, not in 0",
-    )
-    _add_isolation(group)
 
 
 def _add_isolation(group: pytest.OptionGroup) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from kdaverify.report.published import tallies
@@ -13,6 +15,13 @@ from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.seal import Account
 from kdaverify.verdicts.verdict import Verdict
+
+
+def write_json(path: Path | None, found: Callable[[], object]) -> None:
+    """Writes what a command found where `--json` says, or nothing where it was not given."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found(), indent=2) + "\n")
 
 
 def summary(

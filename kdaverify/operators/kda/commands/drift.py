@@ -4,7 +4,6 @@ with the errors of conforming kernels beside it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import util
@@ -22,6 +21,7 @@ from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.implementation import implementation
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.limits import Limits
+from kdaverify.report.summary import write_json
 from kdaverify.verdicts.decision import Ruling
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ def drift(
 
         write(out, growths, tested.title)
         console.print(Text(f"drawn: {out}"), soft_wrap=True)
-    if json_file is not None:
-        json_file.write_text(json.dumps(_figures(tested, growths), indent=1) + "\n")
+    write_json(json_file, lambda: _figures(tested, growths))
     return Ruling.REJECT.exit_code if rejected else Ruling.ACCEPT.exit_code
 
 

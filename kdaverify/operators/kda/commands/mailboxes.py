@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.report.summary import write_json
 
 if TYPE_CHECKING:
     from kdaverify.budgets.designs import Design
@@ -100,11 +100,7 @@ def mailboxes(
         found, code = _proposals(bench, console)
     else:
         found, code = _search(bench, console, budget, most, plot)
-    if json_file is not None:
-        json_file.write_text(
-            json.dumps({"pipeline": pipeline, "contract": bench.contract.name, **found}, indent=2)
-            + "\n"
-        )
+    write_json(json_file, lambda: {"pipeline": pipeline, "contract": bench.contract.name, **found})
     return code
 
 
