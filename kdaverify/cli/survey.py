@@ -42,6 +42,12 @@ def survey(
             )
         ),
     ] = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            help="state.json of an earlier page, whose rows stay where there is no record since"
+        ),
+    ] = None,
     findings: Annotated[
         Path | None,
         typer.Option(help="folder of findings, linked from the rejections that they are about"),
@@ -81,9 +87,11 @@ def survey(
     Exit codes: 0 written, whatever was decided; 2 harness or usage error.
     """
     try:
+        from pydantic import ValidationError
+
         from kdaverify.survey.finding import FindingError, read_findings
         from kdaverify.survey.pages import write_state
-        from kdaverify.survey.state import state_of
+        from kdaverify.survey.state import KernelState, state_of, with_earlier
     except ImportError:
         raise Complaint(f"survey: {MISSING}") from None
     from kdaverify.adapters.registry import shipped
@@ -103,8 +111,11 @@ def survey(
         with console.status("reading the records"):
             absent = dict.fromkeys(here, NOT_REACHED) | not_run
             state = state_of([*own, *elsewhere], known, absent, commit)
+        if earlier is not None:
+            before = KernelState.model_validate_json(earlier.read_bytes())
+            state = with_earlier(state, before, known)
         write_state(state, known, out)
-    except (RecordError, FindingError, OSError) as error:
+    except (RecordError, FindingError, OSError, ValidationError) as error:
         raise Complaint(f"survey: {error}") from None
     accepted = sum(one.is_accepted for one in state.implementations)
     console.print(

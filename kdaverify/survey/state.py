@@ -166,12 +166,42 @@ def state_of(
     """
     known = tuple(findings)
     found = [state for path in sorted(records) for state in _states_in(path, known)]
-    order = sorted(
-        found, key=lambda one: (one.op, one.implementation, one.packages, one.ran, one.record)
-    )
+    order = sorted(found, key=_place)
     names = {one.implementation for one in found}
     missing = {name: why for name, why in not_run.items() if name not in names}
     return KernelState(implementations=tuple(order), not_run=missing, commit=commit)
+
+
+def with_earlier(
+    state: KernelState, earlier: KernelState, findings: Iterable[Finding]
+) -> KernelState:
+    """A state and the rows of an earlier one, where nothing was judged in the same place since.
+
+    Args:
+        findings: all there are; those of earlier rows are looked up again.
+    """
+    known = tuple(findings)
+    since = {(one.implementation, one.ran) for one in state.implementations}
+    left = [
+        one.model_copy(
+            update={"findings": _about(one.implementation, known) if one.is_rejected else ()}
+        )
+        for one in earlier.implementations
+        if (one.implementation, one.ran) not in since
+    ]
+    rows = sorted((*state.implementations, *left), key=_place)
+    names = {one.implementation for one in rows}
+    missing = {name: why for name, why in state.not_run.items() if name not in names}
+    return state.model_copy(update={"implementations": tuple(rows), "not_run": missing})
+
+
+def _place(one: ImplementationState) -> tuple[str, ...]:
+    return (one.op, one.implementation, one.packages, one.ran, one.record)
+
+
+def _about(name: str, findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Names of the findings on an implementation, whatever its options."""
+    return tuple(one.name for one in findings if without_options(name) in one.implementations)
 
 
 def _states_in(path: Path, findings: Sequence[Finding]) -> list[ImplementationState]:
@@ -187,7 +217,6 @@ def _state(
     name, own = gated.implementation, rows.of(gated.implementation)
     account = gated.accounts[-1] if gated.accounts else None
     ops = [one.op for account in gated.accounts for one in account.expected]
-    about = [one.name for one in findings if without_options(name) in one.implementations]
     seconds = table.rows.filter(pl.col("implementation") == name).select(pl.col("duration_s").sum())
     return ImplementationState(
         implementation=name,
@@ -201,7 +230,7 @@ def _state(
         ran=_ran(own),
         versions=_versions(table, name),
         formats=_formats(own),
-        findings=tuple(about) if gated.ruling is Ruling.REJECT else (),
+        findings=_about(name, findings) if gated.ruling is Ruling.REJECT else (),
         seconds=round(seconds.collect().item() or 0.0, 1),
         record=path.name,
         commit=_commit(path),

@@ -12,7 +12,7 @@ import pytest
 from kdaverify.checks.status import Status
 from kdaverify.survey.finding import FIELDS, Finding
 from kdaverify.survey.pages import SIGNS, table, write_state
-from kdaverify.survey.state import KernelState, commit_file, schema, state_of
+from kdaverify.survey.state import KernelState, commit_file, schema, state_of, with_earlier
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
@@ -82,6 +82,22 @@ def test_a_row_states_the_commit_that_judged_it(state: KernelState, tmp_path: Pa
     }
     write_state(again, (WRONG,), tmp_path / "out")
     assert "; commit 89abcdef0123<" in (tmp_path / "out" / "state.html").read_text()
+
+
+def test_rows_of_an_earlier_page_stay_until_there_is_a_record_in_the_same_place(
+    state: KernelState, tmp_path: Path
+) -> None:
+    absent = {"right": "not reached", "absent": "not installed"}
+    now = state_of([tmp_path / "port.jsonl"], [], absent)
+    both = with_earlier(now, state, [WRONG])
+    assert [one for one in both.implementations if one.implementation == "right"] == [
+        one for one in state.implementations if one.implementation == "right"
+    ]
+    assert [one.findings for one in both.implementations if one.implementation == "port"] == [()]
+    assert both.not_run == {"absent": "not installed"}
+    alone = with_earlier(KernelState(implementations=(), not_run={}), state, [])
+    assert {one.implementation for one in alone.implementations} == {"right", "port"}
+    assert alone.unexplained() == ("port",)
 
 
 def test_the_files_are_whole_and_the_data_fit_their_schema(
