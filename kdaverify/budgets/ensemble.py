@@ -39,6 +39,7 @@ from kdaverify.budgets.sums import matrix_units, onto_first, ordered, running, t
 from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 
+# Of kernels in use: FlashKDA carries its state between chunks of 16.
 SMALLEST_CHUNK = 16
 MERGING = replace(STAGES, solve=merge_blocks)
 

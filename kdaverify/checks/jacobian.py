@@ -26,6 +26,7 @@ from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
 from oracles.together import cotangents_together, together, tokens_together
 
+# Every row is a backward call of the kernel.
 MOST_ROWS: Final = 24
 # Of kernels whose every call costs a second.
 MOST_ROWS_INTERPRETED: Final = 8

@@ -16,7 +16,9 @@ from typing import Final
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+# A repository on a drive that does not answer costs the name of the commit, not the session.
 GIT_SECONDS: Final = 10
+# Hex digits of a digest that people are shown: 48 bits, by which no two files of a run are alike.
 SHORT: Final = 12
 MOST_NAMED: Final = 3
 

@@ -22,6 +22,7 @@ KEY: Final = "kdaverify"
 FIRST_VERSION: Final = "row"
 """The column that only files of version 1 have: the verdict as JSON."""
 _TAIL: Final = 8
+"""Bytes a file ends with: the length of the footer before them, and "PAR1"."""
 
 
 def write(

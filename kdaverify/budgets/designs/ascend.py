@@ -20,6 +20,7 @@ from oracles.chunk_backward import BACKWARD, ChunkGradients
 EVERY, LAST = slice(None), slice(-1, None)
 # Rows of the blocks that the vector core substitutes forward.
 BLOCK = 8
+# The design adds it to the decay, so that the logarithm of a decay of 0 stays finite.
 EPS = 1e-6
 
 

@@ -18,6 +18,7 @@ from kdaverify.checks.status import Status
 GUARD: Final = 256
 """Bytes before and behind every tensor."""
 GAP: Final = 3
+"""Elements between rows: an odd number, so that rows of an even width are not all aligned."""
 ROWS: Final = 3
 """Axes of a tensor of rows, [B, T, ...]."""
 GARBAGE: Final = 2**30

@@ -23,6 +23,7 @@ from oracles.tensors import SIGNATURE
 STRIDE: Final = 256
 """Ids that differ by it are the same in their last byte."""
 FIRST: Final = 5
+"""The smallest id: none is 0, or the number of its sequence."""
 
 
 def _unused(case: CallRuleCase) -> list[Outcome]:

@@ -11,6 +11,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
+# Of the sentence that a pass carries; it decides nothing.
 CONFIDENCE: Final = 0.95
 
 
