@@ -4,7 +4,8 @@ one, outputs and gradients.
     python -m benchmarks.calibration --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16
     --tokens 4096 --json F.json python -m benchmarks.calibration --read F.json
 
-Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the
+Sizes are those of a model's head, K = V = 128 unless `--width` says another, with a random initial
+state. The truth is the
 float64 chunk form, which agrees with certified values to 4.4e-14
 (`benchmarks/gradient_agreement.py`). Ratios are to the kernel of the contract's ensemble that
 decides as the kernel's hardware and source do, named under each table: 1.00 is a kernel that errs
@@ -14,9 +15,9 @@ as its contract says it must.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,7 +32,7 @@ from kdaverify.adapters.registry import find
 from kdaverify.budgets.backward import backward_members, member_gradients
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.ensemble import ensemble
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
@@ -67,8 +68,6 @@ BASE: Final = {
     "B": 1,
     "H": 2,
     "HV": 2,
-    "K": 128,
-    "V": 128,
     "seed": 0,
     "key": "random",
     "beta": "uniform",
@@ -126,6 +125,11 @@ def main(
         list[str] | None,
         typer.Option(help="member of the family, repeatable: ratios are to the first that exists"),
     ] = None,
+    width: Annotated[int, typer.Option(help="K and V")] = 128,
+    tile: Annotated[
+        int | None,
+        typer.Option(help="sum products of states as Triton's interpreter does, in such tiles"),
+    ] = None,
     record: Annotated[Path | None, typer.Option("--json", help="write every figure")] = None,
     read: Annotated[
         list[Path] | None, typer.Option(help="figures to sum up instead, repeatable")
@@ -142,7 +146,7 @@ def main(
             raise typer.BadParameter(reason)
         for name in dtype or ["bf16"]:
             for T in tokens or [1024]:
-                found = Calibration(adapter, name, likely).rows(T)
+                found = Calibration(adapter, name, likely, width, tile).rows(T)
                 rows += found
                 if found:
                     shown(found)
@@ -158,15 +162,25 @@ class Calibration:
     Args:
         likely: reference kernels: the first that there is is emulated, or the ensemble's
             plainest.
+        width: K and V.
+        tile: side of the tiles of a state whose products are summed in the storage format; None as
+            the reference kernel sums them.
     """
 
     adapter: Adapter
     dtype: str
     likely: tuple[str, ...]
+    width: int = 128
+    tile: int | None = None
 
     def rows(self, T: int) -> list[Row]:
         """Every output of every regime that the implementation takes."""
-        tested = [Problem(**{**BASE, **regime}, T=T, dtype=self.dtype) for regime in REGIMES]  # pyright: ignore[reportArgumentType]
+        domain, sizes = self.adapter.domain, {"K": self.width, "V": self.width, "T": T}
+        tested = [
+            Problem(**{**BASE, **regime, **sizes}, gates=domain.gates, dtype=self.dtype)  # pyright: ignore[reportArgumentType]
+            for regime in REGIMES
+            if domain.has(regime["gate"])
+        ]
         taken = [problem for problem in tested if self.adapter.supports(problem) is None]
         if not taken:
             return []
@@ -210,6 +224,8 @@ class Calibration:
         io = FORMATS[self.dtype]
         there = self._chosen(ensemble(self.adapter.contract(self.dtype), io))
         back = self._chosen(backward_members(self.adapter.backward_contract(self.dtype), io))
+        if self.tile:
+            back = replace(back, total=in_tiles(io, self.width, self.tile))
         o, final = there.run(batch)
         outputs = {"o": o, "final_state": final, **member_gradients(back, batch, losses).named()}
         return {name: (there if name in OUTPUTS else back).name for name in outputs}, outputs
@@ -221,6 +237,23 @@ class Calibration:
     def _contract_of(self, output: str) -> str:
         tested = self.adapter.contract if output in OUTPUTS else self.adapter.backward_contract
         return tested(self.dtype).name
+
+
+def in_tiles(fmt: Format, width: int, side: int) -> Callable[[Tensor], Tensor]:
+    """The sum of width x width products, as Triton's interpreter has it: a tile's in `fmt`, the
+    upper half added onto the lower; tiles in fp32.
+    """
+    number = width // side
+
+    def total(products: Tensor) -> Tensor:
+        tiles = fmt.round(products).unflatten(-1, (number, side, number, side))
+        tiles = tiles.transpose(-3, -2).transpose(-1, -2).flatten(-2)
+        while tiles.shape[-1] > 1:
+            half = tiles.shape[-1] // 2
+            tiles = fmt.round(tiles[..., :half] + tiles[..., half:])
+        return tiles.squeeze(-1).sum((-2, -1))
+
+    return total
 
 
 def regime_of(problem: Problem) -> str:

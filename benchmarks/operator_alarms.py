@@ -3,11 +3,12 @@
     python -m benchmarks.operator_alarms gdn --runs 2000 --seed 3 --workers 16 --json FILE
 
 Operators are those of the catalogue of faults, the keys of `kdaverify.faults.hosts.HOSTS`. A run
-is one conforming kernel on one random problem of its operator, forward and gradients, judged as in
-a session: what is over its tolerance by little is tested again at fresh seeds. The kernels take
-turns, in every format that each takes. The result depends on the seed and not on the number of
-processes. FILE is written after every run; the same command continues from a FILE that is there.
-`--part 3/16` makes every sixteenth run from the third on: several machines may share them.
+is one conforming kernel on one random problem of its operator, forward and gradients, or of a whole
+layer one of its laws, judged as in a session: what is over its tolerance by little is tested again
+at fresh seeds. The kernels, those of the operator or those of `--impl`, take turns, in every format
+that each takes. The result depends on the seed and not on the number of processes. FILE is written
+after every run; the same command continues from a FILE that is there. `--part 3/16` makes every
+sixteenth run from the third on: several machines may share them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import contextlib
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
+from itertools import chain, cycle
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -32,13 +34,16 @@ from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults.hosts import HOSTS
 from kdaverify.operator import problem_from_json
+from kdaverify.operators.layer.operator import LAYER, applicable
 from kdaverify.problems.profiles import settings_for
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 
-TESTED: Final[dict[str, dict[str, Any]]] = {"forward": {}, "gradients": {"of": "both"}}
-Run = tuple[str, str]
-"""A kernel as `--impl` names it, and a problem as JSON."""
+PLAIN: Final[dict[str, dict[str, Any]]] = {"forward": {}, "gradients": {"of": "both"}}
+Tests = dict[str, dict[str, Any]]
+"""By property, its details."""
+Run = tuple[str, str, Tests]
+"""A kernel as `--impl` names it, a problem as JSON, and what is tested."""
 
 
 @dataclass
@@ -100,20 +105,34 @@ def drawn(spec: str, dtype: str, count: int, number: int) -> list[str]:
     return found
 
 
-def runs(operator: str, count: int, number: int) -> list[Run]:
+def runs(specs: Sequence[str], count: int, number: int) -> list[Run]:
     """At least so many, the same number of every kernel in each of its formats, in turns."""
-    turns = [(spec, dtype) for spec in HOSTS[operator].conforming for dtype in kernel(spec).dtypes]
+    turns = [(spec, dtype) for spec in specs for dtype in kernel(spec).dtypes]
     share = -(-count // len(turns))
-    of_turns = [[(spec, text) for text in drawn(spec, d, share, number)] for spec, d in turns]
+    of_turns = [
+        [
+            (spec, text, tests)
+            for text, tests in zip(
+                drawn(spec, d, share, number), tests_of(kernel(spec)), strict=False
+            )
+        ]
+        for spec, d in turns
+    ]
     return list(chain.from_iterable(zip(*of_turns, strict=True)))
+
+
+def tests_of(adapter: Adapter) -> Iterator[Tests]:
+    """What is tested, run by run: the laws of a whole layer in turns, since no oracle has one."""
+    laws = applicable(adapter) if adapter.operator is LAYER else []
+    return cycle([{"laws": {"law": law}} for law in laws] or [PLAIN])
 
 
 def judged(run: Run) -> list[Verdict]:
     """The verdicts of one run."""
     torch.set_num_threads(1)
-    spec, text = run
+    spec, text, tests = run
     adapter, reported = kernel(spec), list[Verdict]()
-    for name, detail in TESTED.items():
+    for name, detail in tests.items():
         judge = Judge(adapter, reported.append, name, spec=spec, published=False)
         with contextlib.suppress(Rejected, FatalRejection):
             judge(problem_from_json(text), **detail)
@@ -125,6 +144,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("operator", choices=[*HOSTS])
+    parser.add_argument("--impl", nargs="+", help="conforming kernels (default: the operator's)")
     parser.add_argument("--runs", type=int, default=2000, help="at least so many (default 2000)")
     parser.add_argument("--seed", type=int, default=3, help="of the problems (default 3)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
@@ -134,7 +154,9 @@ def main() -> int:
     given_ = parser.parse_args()
     until = time.time() + 60 * given_.minutes
     first, step = map(int, given_.part.split("/"))
-    tested = runs(given_.operator, given_.runs, given_.seed)[first::step]
+    tested = runs(given_.impl or HOSTS[given_.operator].conforming, given_.runs, given_.seed)[
+        first::step
+    ]
     new = Summary(given_.operator, given_.seed, given_.part, len(tested))
     summary = new.resumed(given_.json)
     left = tested[summary.runs :]

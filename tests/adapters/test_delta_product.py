@@ -124,11 +124,10 @@ def ungated(product: Product, steps: int) -> Adapter:
     return function
 
 
-RIGHT: Final[dict[str, Callable[[], Adapter]]] = {
-    "gated": lambda: gated(Product(), "head"),
-    "gated, grouped": lambda: gated(Product(), "none"),
-    "ungated, 3 steps": lambda: ungated(Product(), 3),
-}
+one_step, two_steps = gated(Product(), "head"), gated(Product(), "none")
+three_steps = ungated(Product(), 3)
+"""Right ones, as `--impl` names them: one real step of two a token, two of two, three of three."""
+RIGHT: Final = {"gated": one_step, "gated, grouped": two_steps, "ungated, 3 steps": three_steps}
 
 
 def judged(adapter: Adapter, problem: Problem) -> list[Outcome]:
@@ -141,7 +140,7 @@ def judged(adapter: Adapter, problem: Problem) -> list[Outcome]:
 @pytest.mark.parametrize("problem", [BATCH, PACK, PACK.replace(state="absent")], ids=str)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_right_one_passes(name: str, problem: Problem, dtype: str) -> None:
-    found = judged(RIGHT[name](), problem.replace(dtype=dtype))
+    found = judged(RIGHT[name], problem.replace(dtype=dtype))
     bad = [str(one) for one in found if one.status not in (Status.PASS, Status.SKIP)]
     assert bad == [] and sum(one.status is Status.PASS for one in found) >= 2
 

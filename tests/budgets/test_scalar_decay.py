@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.calibration import in_tiles
 from kdaverify.adapters import find
 from kdaverify.adapters.isolation import housed
 from kdaverify.budgets import scalar_decay
@@ -21,7 +22,7 @@ from kdaverify.budgets.contract_file import parse_contract, to_toml
 from kdaverify.budgets.declared import declared_contract
 from kdaverify.budgets.description import describe
 from kdaverify.budgets.ensemble import emulate, ensemble
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from kdaverify.problems.cotangents import cotangents
@@ -150,27 +151,6 @@ def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
     assert {"library order", "residual form"} <= {*made.rounded}
 
 
-def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> Total:
-    """h * dh of a tile of 32 x 32 added in its own format,
-    the upper half onto the lower; tiles in fp32.
-    """
-
-    def total(products: Tensor) -> Tensor:
-        tiles = (
-            fmt.round(products)
-            .unflatten(-1, (2, size, 2, size))
-            .transpose(-3, -2)
-            .transpose(-1, -2)
-            .flatten(-2)
-        )
-        while tiles.shape[-1] > 1:
-            half = tiles.shape[-1] // 2
-            tiles = fmt.round(tiles[..., :half] + tiles[..., half:])
-        return tiles.squeeze(-1).sum((-2, -1))
-
-    return total
-
-
 @pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -184,7 +164,7 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     partial sum may then round to its other neighbour, and dg is off by that one rounding.
     """
     tested, io = TESTED.replace(gate=gate, dtype=dtype), FORMATS[dtype]
-    ratios, found, expected = compared("fla-gdn", tested, summed_as_the_kernel_does(io))
+    ratios, found, expected = compared("fla-gdn", tested, in_tiles(io, TESTED.K, side=32))
     if dtype == "fp16":
         ratios.pop("dg")
         one = 2 * io.unit * LARGEST_SUM
