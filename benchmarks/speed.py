@@ -72,12 +72,15 @@ SMOKE: Final = (
     "torch-gated-norm",
     "eager-attention",
     "eager-mla-decode",
+    "eager-sparse-attention",
     "eager-merge",
 )
 """An implementation of every operator that has one of ours."""
+ACCEPTANCE: Final = SMOKE[3:]
+"""Without the delta rules, whose acceptance takes a core longer than a whole run of the others."""
 RIGHT: Final = "benchmarks.speed_kernels:RIGHT"
 WRONG: Final = "benchmarks.speed_kernels:WRONG"
-PARTS: Final = ("smoke", "lengths", "rejection")
+PARTS: Final = ("smoke", "acceptance", "lengths", "rejection")
 LENGTHS: Final = (64, 256, 1024, 4096)
 MOST: Final = {"bf16": 4096, "fp32": 1024}
 """The longest by format: above bf16 exact values are balls."""
@@ -154,8 +157,8 @@ def kind_of(frames: Iterable[tuple[str, str]]) -> str:
     return decided or HARNESS
 
 
-def smoke(spec: str) -> str:
-    """Runs the smoke of an implementation in this process; how it ended."""
+def judged(spec: str, profile: str) -> str:
+    """Judges an implementation in this process; how it ended."""
     from kdaverify.cli.request import Request
     from kdaverify.cli.run import session
     from kdaverify.plugin.session import decisions_of
@@ -163,7 +166,7 @@ def smoke(spec: str) -> str:
     config, _ = session(
         Request(
             impls=(spec,),
-            profile="smoke",
+            profile=profile,
             seed=None,
             record=None,
             json_file=None,
@@ -196,7 +199,7 @@ def length(spec: str, dtype: str, T: int) -> str:
     return ", ".join(sorted({f"{outcome.status}" for outcome in found}))
 
 
-TESTS: Final[Mapping[str, Callable[..., str]]] = {"smoke": smoke, "length": length}
+TESTS: Final[Mapping[str, Callable[..., str]]] = {"judged": judged, "length": length}
 
 
 def measured(test: str, *arguments: object) -> Cost:
@@ -245,7 +248,12 @@ def _rows(impls: Sequence[str]) -> dict[str, tuple[str, str, list[Row]]]:
         "smoke": (
             "Smoke by operator",
             "implementation",
-            [(spec.rpartition(":")[2], ("smoke", spec)) for spec in impls],
+            [(spec.rpartition(":")[2], ("judged", spec, "smoke")) for spec in impls],
+        ),
+        "acceptance": (
+            "Acceptance by operator",
+            "implementation",
+            [(spec, ("judged", spec, "acceptance")) for spec in impls if spec in ACCEPTANCE],
         ),
         "lengths": (
             "Cost against T: one call of `eager` forward and one backward, K = V = 32, one head",
@@ -255,7 +263,7 @@ def _rows(impls: Sequence[str]) -> dict[str, tuple[str, str, list[Row]]]:
         "rejection": (
             "Reject against accept: `eager` in bf16 alone, and with a planted fault",
             "kernel",
-            [(spec.rpartition(":")[2], ("smoke", spec)) for spec in (RIGHT, WRONG)],
+            [(spec.rpartition(":")[2], ("judged", spec, "smoke")) for spec in (RIGHT, WRONG)],
         ),
     }
 
@@ -272,7 +280,7 @@ def main(
     jobs: Annotated[int, typer.Option(min=1, help="processes at once")] = 1,
     inside: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Prints what smoke costs by operator, a call by its length, and a rejection."""
+    """Prints what smoke and acceptance cost by operator, a call by its length, and a rejection."""
     if inside:
         _inside(*json.loads(inside))
         return
