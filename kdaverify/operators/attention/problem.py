@@ -60,6 +60,14 @@ class SoftmaxProblem(Canonical):
         return SCALES[self.scale] * self.d_k**-0.5
 
     @property
+    def packed(self) -> bool:
+        return False
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        return None
+
+    @property
     def heads(self) -> str:
         return f"H{self.H}" + (f"_{self.h_kv}" if self.h_kv > 1 else "")
 
@@ -217,14 +225,6 @@ class MlaDecodeProblem(SoftmaxProblem):
         if self.d_v >= self.d_k:
             raise ValueError(f"d_v: wanted fewer than d_k = {self.d_k}, got {self.d_v}")
         return self
-
-    @property
-    def packed(self) -> bool:
-        return False
-
-    @property
-    def lengths(self) -> tuple[int, ...] | None:
-        return None
 
     @property
     def B(self) -> int:

@@ -67,14 +67,6 @@ class SparseProblem(SoftmaxProblem):
         return self
 
     @property
-    def packed(self) -> bool:
-        return False
-
-    @property
-    def lengths(self) -> tuple[int, ...] | None:
-        return None
-
-    @property
     def slots(self) -> int:
         return self.pages * self.page
 

@@ -5,6 +5,7 @@ both.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -62,6 +63,16 @@ def same_bits(adapter: Adapter, problem: Any, call: Any, other: Any, said: str) 
     if adapter.deterministic:
         return exactly(call, found, plain)
     return same(adapter, call, found, plain, said)
+
+
+def heads_reversed(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """Query heads in reverse within their key heads, and key heads in reverse."""
+    call = problem.inputs()
+    sink = None if call.sink is None else call.sink.flip(0)
+    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2), sink=sink)
+    turned = run(adapter, problem, other)
+    found = {name: x.flip(1 if name == "lse" else 2) for name, x in turned.items()}
+    return same(adapter, call, found, run(adapter, problem, call), "with heads in reverse")
 
 
 def within(

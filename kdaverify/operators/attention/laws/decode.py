@@ -13,6 +13,7 @@ from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
     bounds,
+    heads_reversed,
     merged,
     same_bits,
     sinkless,
@@ -92,16 +93,6 @@ def _each_query(adapter: Adapter, problem: Any) -> list[Outcome]:
         for name in parts[0]
     }
     return same(adapter, call, found, run(adapter, problem, call), "for every query alone")
-
-
-def _heads(adapter: Adapter, problem: Any) -> list[Outcome]:
-    """Query heads in reverse within their key heads, and key heads in reverse."""
-    call = problem.inputs()
-    sink = None if call.sink is None else call.sink.flip(0)
-    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2), sink=sink)
-    turned = run(adapter, problem, other)
-    found = {name: x.flip(1 if name == "lse" else 2) for name, x in turned.items()}
-    return same(adapter, call, found, run(adapter, problem, call), "with heads in reverse")
 
 
 def _parts(call: MlaDecodeCall, page: int) -> tuple[MlaDecodeCall, MlaDecodeCall]:
@@ -192,7 +183,7 @@ _CHECKS: Final = (
         "heads-reversed",
         "heads in another order have the same results",
         "maps of heads, padding of heads (G12, G13)",
-        _heads,
+        heads_reversed,
     ),
     sinkless(
         "concatenation",

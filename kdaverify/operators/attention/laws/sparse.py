@@ -16,6 +16,7 @@ from kdaverify.checks.status import Status
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
     bounds,
+    heads_reversed,
     merged,
     same_bits,
     sinkless,
@@ -118,16 +119,6 @@ def _one(call: SparseCall, b: int, i: int) -> SparseCall:
     return replace(
         call, **{name: x.contiguous() for name, x in of_query.items()}, topk_length=length
     )
-
-
-def _heads(adapter: Adapter, problem: Any) -> list[Outcome]:
-    """Query heads in reverse within their key heads, and key heads in reverse."""
-    call = problem.inputs()
-    sink = None if call.sink is None else call.sink.flip(0)
-    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2), sink=sink)
-    turned = run(adapter, problem, other)
-    found = {name: x.flip(1 if name == "lse" else 2) for name, x in turned.items()}
-    return same(adapter, call, found, run(adapter, problem, call), "with heads in reverse")
 
 
 def _doubled(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -244,7 +235,7 @@ _CHECKS: Final = (
         "heads-reversed",
         "heads in another order have the same results",
         "maps of heads, padding of heads (G12, G13)",
-        _heads,
+        heads_reversed,
     ),
     sinkless(
         "lists-twice",
