@@ -27,6 +27,8 @@ FIELDS: Final = (
     "replay",
 )
 """The rows of the table that a finding begins with, in this order."""
+RELEASES: Final = "releases"
+"""A row that may be there: RELEASE: what its reproduction gave; RELEASE: and so on."""
 MOST_LINES: Final = 15
 """Of a reproduction: what fits into an issue and is read there."""
 _TITLE, _ROW = re.compile(r"# (.+)"), re.compile(r"\| *(.+?) *\| *(.*?) *\|$")
@@ -46,7 +48,7 @@ class Finding:
     Args:
         name: of the file, without its ending.
         title: what is wrong, in a line.
-        fields: the text of each of FIELDS.
+        fields: the text of each of FIELDS, and of RELEASES where it was run on several.
         reproduction: a program that needs no kdaverify and prints the wrong value beside the exact
             one.
         prints: what it printed; "" where it was not run in this form.
@@ -66,6 +68,12 @@ class Finding:
     def implementations(self) -> tuple[str, ...]:
         """The implementations that it is about, by the names that `--impl` takes."""
         return tuple(_NAME.findall(self.fields["implementation"]))
+
+    @property
+    def releases(self) -> tuple[tuple[str, str], ...]:
+        """Releases of the package on which it was looked for, and what was found on each."""
+        parts = (one.partition(": ") for one in self.fields.get(RELEASES, "").split("; "))
+        return tuple((release, result) for release, _, result in parts if result)
 
 
 def read_findings(folder: Path) -> tuple[Finding, ...]:
@@ -90,7 +98,7 @@ def read_finding(path: Path) -> Finding:
     text = path.read_text(encoding="utf-8")
     title, code, prints = _TITLE.match(text), _CODE.search(text), _PRINTS.search(text)
     rows = (_ROW.match(line) for line in text.splitlines())
-    fields = {row[1]: row[2] for row in rows if row and row[1] in FIELDS}
+    fields = {row[1]: row[2] for row in rows if row and row[1] in (*FIELDS, RELEASES)}
     if title is None:
         raise FindingError(f"{path}: wanted a title, # TITLE, in the first line")
     if absent := [name for name in FIELDS if not fields.get(name)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ OPERATORS: Final = {
 
 
 def write_state(state: KernelState, findings: tuple[Finding, ...], folder: Path) -> None:
-    """Writes state.html, state.md, state.json and state.schema.json.
+    """Writes state.html, state.md, releases.md, state.json and state.schema.json.
 
     Raises:
         OSError: the folder cannot be written.
@@ -35,6 +36,7 @@ def write_state(state: KernelState, findings: tuple[Finding, ...], folder: Path)
     files = {
         "state.html": page(state, findings),
         "state.md": table(state),
+        "releases.md": timeline(findings),
         "state.json": state.model_dump_json(indent=1) + "\n",
         "state.schema.json": schema(),
     }
@@ -53,6 +55,7 @@ def page(state: KernelState, findings: tuple[Finding, ...]) -> str:
         operators=OPERATORS,
         signs=SIGNS,
         cell=cell,
+        timelines=[one for one in findings if one.releases],
     )
 
 
@@ -61,6 +64,16 @@ def table(state: KernelState) -> str:
     head = "| operator | implementation | ran | decision | worst case | finding |"
     rows = [_row(one) for op in state.operators for one in state.of(op)]
     return "\n".join((head, "|---|---|---|---|---|---|", *rows, ""))
+
+
+def timeline(findings: Iterable[Finding]) -> str:
+    """A line a release on which a finding was looked for, in Markdown."""
+    rows = [
+        f"| [{one.name.replace('_', ' ')}](../findings/{one.name}.md) | {release} | {result} |"
+        for one in findings
+        for release, result in one.releases
+    ]
+    return "\n".join(("| finding | release | result |", "|---|---|---|", *rows, ""))
 
 
 def cell(one: ImplementationState, dtype: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.survey.finding import FIELDS, FindingError, index, read_finding, read_findings
+from kdaverify.survey.pages import timeline
 
 FOLDER = Path(__file__).parents[2] / "reports" / "findings"
 ROWS = {name: f"some {name}" for name in FIELDS} | {
@@ -31,6 +32,14 @@ def test_a_finding_is_read_whole(tmp_path: Path) -> None:
     assert found.implementations == ("port", "port-recurrent")
     assert found.reproduction == "print(1)\n"
     assert found.fields["exact"] == "some exact"
+
+
+def test_releases_are_read_where_they_are_stated(tmp_path: Path) -> None:
+    assert read_finding(written(tmp_path)).releases == ()
+    rows = ROWS | {"releases": "1.0, on a CPU: NaN; 1.1: right"}
+    found = read_finding(written(tmp_path, rows))
+    assert found.releases == (("1.0, on a CPU", "NaN"), ("1.1", "right"))
+    assert "| [port wrong](../findings/port_wrong.md) | 1.1 | right |" in timeline([found])
 
 
 @pytest.mark.parametrize("name", FIELDS)

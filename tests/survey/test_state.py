@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from kdaverify.checks.status import Status
-from kdaverify.survey.finding import FIELDS, Finding
-from kdaverify.survey.pages import SIGNS, table, write_state
+from kdaverify.survey.finding import FIELDS, Finding, read_findings
+from kdaverify.survey.pages import SIGNS, table, timeline, write_state
 from kdaverify.survey.state import KernelState, commit_file, schema, state_of, with_earlier
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordWriter
@@ -118,6 +118,8 @@ def test_the_published_state_is_whole_and_states_which_rejections_have_no_findin
     published = KernelState.model_validate_json((folder / "state.json").read_text())
     assert table(published) == (folder / "state.md").read_text()
     assert schema() == (folder / "state.schema.json").read_text()
+    findings = read_findings(folder.parent / "findings")
+    assert timeline(findings) == (folder / "releases.md").read_text()
     readme = (folder / "README.md").read_text()
     assert [name for name in published.unexplained() if f"`{name}`" not in readme] == []
     assert (folder / "state.html").stat().st_size < 2 * 2**20
