@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -14,6 +16,14 @@ from tests.rows import ROOT
 def one_thread() -> None:
     """Sums made in one order; and the workers of a parallel run do not fight for cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_worker_a_session() -> None:
+    """Sessions under test that take every core would take those of the other tests: a worker more
+    costs 4 s of CPU to start. What several workers change is tested where they are asked for.
+    """
+    os.environ["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
