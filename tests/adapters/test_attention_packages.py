@@ -63,6 +63,7 @@ def _ordinary(adapter: Any) -> AttentionProblem:
     return adapter.operator.within(adapter, problem)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_is_within_tolerance_in_fp32(name: str) -> None:
     adapter = find(name)

@@ -55,6 +55,7 @@ def rejected(outcomes: list[Outcome]) -> dict[str, Status]:
     }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("function", [jax_kda.kda, jax_kda.compiled], ids=["plain", "jitted"])
 @pytest.mark.parametrize(
     "problem", [DENSE, PACKED, PACKED.replace(dtype="bf16"), DENSE.replace(T=1, state="absent")]

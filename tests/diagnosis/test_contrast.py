@@ -32,6 +32,7 @@ FOUND: Final = (
 """A fault, a case of it, and what has to be found."""
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("fault", "fields", "said"), FOUND, ids=[fault for fault, *_ in FOUND])
 def test_the_axis_of_a_fault_is_found(fault: str, fields: dict[str, object], said: str) -> None:
     case = PropertyCase("forward", PLAIN.replace(**fields))
@@ -50,6 +51,7 @@ OTHERS: Final = (
 """The same of other operators, whose axes are read off the fields of their problems."""
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("fault", "named", "said"), OTHERS, ids=[fault for fault, *_ in OTHERS])
 def test_so_it_is_of_any_operator(fault: str, named: str, said: str) -> None:
     broken = find(f"fault:{fault}")

@@ -61,6 +61,7 @@ def test_conforming_kernels_pass_the_panel_and_all_laws(op: str, name: str) -> N
         ], law
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("op", "name"), RIGHT_ONES)
 def test_conforming_kernels_pass_random_cases(op: str, name: str) -> None:
     adapter = MODULES[op].RIGHT_ONES[name]

@@ -40,6 +40,7 @@ def test_every_fault_breaks_its_law_in_smoke(fault: str) -> None:
     assert not any(outcome.status is Status.ERROR for outcome in found), found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", RIGHT_ONES)
 def test_conforming_layers_keep_all_laws(name: str) -> None:
     adapter = RIGHT_ONES[name]

@@ -81,6 +81,7 @@ def test_a_wrong_declaration_is_a_convention_error(
     assert (outcome.status, said in outcome.message) == (Status.CONVENTION, True), outcome.message
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("revision", "layout", "changes", "said"),
     [(name, *case) for name in REVISIONS for case in REPORTED]

@@ -83,6 +83,7 @@ def test_what_a_recurrence_activates_and_normalises_itself_passes(
         assert statuses(other, make_problem, dtype=dtype, gate="mild") == {Status.PASS}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["UNBIASED", "UNDOUBLED", "UNNORMALISED", "UNBOUNDED", "LOGITS"])
 def test_what_a_recurrence_forgets_to_do_itself_is_rejected(
     house: House, make_problem: MakeProblem, name: str
