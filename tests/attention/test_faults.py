@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import find
+from kdaverify.checks.properties import check
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.minimise import failure
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.faults.attention.kernel import AttentionKernel
+from kdaverify.faults.attention.adapter import adapted
+from kdaverify.faults.attention.kernel import AttentionKernel, patched
 from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.hosts import host_of
@@ -206,6 +208,18 @@ def test_the_right_kernel_repeats_itself(op: str) -> None:
     for case in CASES[op]:
         first, second = (outputs(AttentionKernel(), op, case) for _ in range(2))
         assert not any(differs(second[name], first[name]) for name in first)
+
+
+@pytest.mark.parametrize("masked", ["skipped", "multiplied by 0"])
+def test_a_tile_that_ends_past_a_request_may_be_read_but_not_multiplied(masked: str) -> None:
+    """The pack ends with whole tiles, and with no spare row: the law adds some."""
+    fault = FAULTS["attention-M6"]
+    kernel = AttentionKernel(patched(tile=64))
+    tiled = adapted(kernel.attention, "attention", "in whole tiles")
+    adapter = host_of(fault).faulty(fault, 1.0) if masked == "multiplied by 0" else tiled
+    pack = AttentionProblem(q_lengths=(3, 2), k_lengths=(5, 64), s_q=5, s_k=69, causal=True)
+    found = check("laws", adapter, pack, {"law": "rows-of-nobody"})
+    assert any(one.status.rejects for one in found) == (masked == "multiplied by 0")
 
 
 SMALL = AttentionProblem(B=2, s_q=5, s_k=20, H=6, h_kv=2, d_k=24, d_v=16, causal=True)

@@ -50,6 +50,7 @@ class KernelRequest:
         q: [H, s_q, d_k]; k: [h_kv, s_k, d_k]; v: [h_kv, s_k, d_v].
         packed: whether the call has offsets.
         sink: [H], or None.
+        beyond: trailing keys that are nobody's, of a tile that ends past the request.
     """
 
     index: int
@@ -61,6 +62,7 @@ class KernelRequest:
     causal: bool
     packed: bool = False
     sink: Tensor | None = None
+    beyond: int = 0
 
     @property
     def s_q(self) -> int:
@@ -68,7 +70,7 @@ class KernelRequest:
 
     @property
     def s_k(self) -> int:
-        return self.k.shape[1]
+        return self.k.shape[1] - self.beyond
 
     @property
     def empty_rows(self) -> int:
@@ -79,9 +81,10 @@ class KernelRequest:
 
 
 def bottom_right(request: KernelRequest) -> Tensor:
-    """[s_q, s_k] which keys each query sees."""
-    i, j = torch.arange(request.s_q)[:, None], torch.arange(request.s_k)
-    return (j <= i + request.s_k - request.s_q) | (not request.causal)
+    """[s_q, keys] which keys each query sees."""
+    i, j = torch.arange(request.s_q)[:, None], torch.arange(request.k.shape[1])
+    behind = (j > i + request.s_k - request.s_q) & request.causal
+    return ~behind & (j < request.s_k)
 
 
 def gathered(paged: Paged, request: int) -> Tensor:
@@ -105,6 +108,8 @@ class AttentionPatch:
 
     Args:
         design: of the forward and of the backward.
+        tile: of `attention`'s forward, keys that are read at once: the last tile of a request may
+            hold rows behind it.
         lse_includes_sink: what LSE is returned as.
         stages, backward: of the pipeline.
         gather: tokens of a request from the cache.
@@ -116,6 +121,7 @@ class AttentionPatch:
     """
 
     design: OnlineDesign = PLAIN
+    tile: int = 1
     lse_includes_sink: bool = False
     stages: AttentionStages = STAGES
     backward: AttentionBackwardStages = BACKWARD
@@ -298,15 +304,20 @@ class _Run:
     causal: bool
     packed: bool
 
-    def requests(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> list[KernelRequest]:
+    def requests(
+        self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *, tile: int = 1
+    ) -> list[KernelRequest]:
         found = list[KernelRequest]()
         for n, (rows, keys, b) in enumerate(self.spans):
+            own = keys.stop - keys.start
+            read = slice(keys.start, min(keys.start - (-own // tile) * tile, k.shape[1]))
             of_q, of_k, of_v = (
-                x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, keys), (v, keys))
+                x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, read), (v, read))
             )
             request = KernelRequest(
-                n, len(self.spans), of_q, of_k, of_v, self.scale, self.causal, self.packed, sink
-            )
+                n, len(self.spans), of_q, of_k, of_v, self.scale, self.causal, self.packed, sink,
+                max(0, of_k.shape[1] - own),
+            )  # fmt: skip
             found.append(self.kernel.patch.request(request))
         return found
 
@@ -323,7 +334,8 @@ class _Differentiable(torch.autograd.Function):
         lse = torch.full((len(q4), q4.shape[2], q4.shape[1]), -torch.inf)
         lse = lse.double() if q.dtype is torch.float64 else lse
         ctx.run, ctx.flat, stored = run, flat, []
-        for (rows, _, b), request in zip(run.spans, run.requests(q4, k4, v4, sink), strict=True):
+        requests = run.requests(q4, k4, v4, sink, tile=run.kernel.patch.tile)
+        for (rows, _, b), request in zip(run.spans, requests, strict=True):
             found = run.kernel.forward(request)
             stored.append(found)
             o[b, rows], lse[b, :, rows] = (

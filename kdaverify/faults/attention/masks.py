@@ -22,6 +22,8 @@ from oracles.attention.pipeline import AttentionPipeline
 
 HONOURED: Final = 64
 """Keys up to which an emulated mask counts, instead of 512."""
+WHOLE: Final = 64
+"""Keys of a tile that is read whole."""
 Call = Callable[..., Any]
 
 
@@ -169,9 +171,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
         title="masked values are multiplied by 0 instead of skipped",
         reference="pytorch/pytorch#101967, #141128",
         operator="attention",
-        trigger="NaN or inf in a masked value",
+        trigger="NaN or inf in a masked value, or in rows behind a request in its last tile",
         outputs=("o",),
-        patch=lambda _: patched(product=_multiplied),
+        patch=lambda _: patched(product=_multiplied, tile=WHOLE),
     ),
     _fault(
         id="attention-M7",
