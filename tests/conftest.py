@@ -21,7 +21,7 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def one_worker_a_session() -> None:
     """Sessions under test that take every core would take those of the other tests: a worker more
-    costs 4 s of CPU to start. What several workers change is tested where they are asked for.
+    costs 4 s of CPU to start. What several workers change is tested where a test requests them.
     """
     os.environ["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "1"
 
