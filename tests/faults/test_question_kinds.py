@@ -39,6 +39,7 @@ def test_each_is_an_implementation_with_a_twin_that_takes_the_same_calls(name: s
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", SAMPLE)
 def test_its_own_questions_reject_it_and_accept_its_twin(name: str) -> None:
     found = row((name, RARELY))
