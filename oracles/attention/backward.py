@@ -76,8 +76,9 @@ def recomputed(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor
 
 def d_scores(run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
     """dS, before it is stored."""
-    del run
-    return P * (dP - delta[..., None] + dlse[..., None])
+    rounds = run.design.d_scores == "rounded"
+    kept = run.arithmetic.store("P_backward", P) if rounds else P
+    return kept * (dP - delta[..., None] + dlse[..., None])
 
 
 def dq(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:

@@ -46,6 +46,7 @@ class OnlineDesign:
         maximum: of the backward, whether the running maximum is a constant, as its gradient is 0 in
             exact arithmetic, or is differentiated: automatic differentiation of a port that
             does not detach it.
+        d_scores: of the backward, whether dS is of P as computed or as stored for dV.
     """
 
     block: int = 64
@@ -66,6 +67,7 @@ class OnlineDesign:
     sink: Literal["end", "start"] = "end"
     heads: Literal["packed", "alone"] = "packed"
     maximum: Literal["constant", "differentiated"] = "constant"
+    d_scores: Literal["unrounded", "rounded"] = "unrounded"
 
     @property
     def log_base(self) -> float:

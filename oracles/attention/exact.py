@@ -41,6 +41,7 @@ class SoftmaxPrecision:
         scores: what the products of q and k are rounded to, one after another.
         query: what the scaled q is rounded to; None where it is not.
         product: what P V of a block is rounded to; None where it is not.
+        d_scores: what P is rounded to before dS is made of it; None where it is not.
     """
 
     accumulate: Precision = FLOAT64
@@ -49,6 +50,7 @@ class SoftmaxPrecision:
     scores: tuple[Precision, ...] = ()
     query: Precision | None = None
     product: Precision | None = None
+    d_scores: Precision | None = None
 
 
 EXACT: Final = SoftmaxPrecision()
@@ -325,9 +327,11 @@ class Backward:
         off = dp_error.bound + delta_error.bound + 3 * u * size
         ds = p * inner
         unit, vanishing = soft.operand
+        times = 1 if soft.precision.d_scores is None else 2
         bound = ds.abs() * self._relative + p * (1 + self._relative) * off
-        bound = bound + (unit + 2 * u) * (ds.abs() + bound) + vanishing * (inner.abs() + off)
-        variance = ds.square() * (soft.exponents.variance + (unit**2 + 2 * u**2) / 3)
+        bound = bound + (times * unit + 2 * u) * (ds.abs() + bound)
+        bound = bound + times * vanishing * (inner.abs() + off)
+        variance = ds.square() * (soft.exponents.variance + (times * unit**2 + 2 * u**2) / 3)
         variance = variance + p.square() * (dp_error.variance + u**2 * size.square())
         return ds, bound, variance
 

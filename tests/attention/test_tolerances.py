@@ -20,10 +20,12 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.sums import from_last
+from kdaverify.operators.attention.problem import AttentionProblem
 from oracles.attention.backward import (
     AttentionBackward,
     AttentionBackwardStages,
     Given,
+    d_scores,
     recomputed,
 )
 from oracles.attention.design import OnlineDesign
@@ -249,6 +251,46 @@ def test_dS_may_be_stored_with_the_scale_in_it() -> None:
 
     assert worst(1.0) <= 1
     assert worst(2.0**-5) > 4
+
+
+def test_dS_may_be_of_rounded_P_where_that_is_declared() -> None:
+    """As in torch's memory-efficient attention, where fp16 takes the last bits of small weights."""
+    size = {"B": 1, "H": 4, "h_kv": 4, "s_q": 3, "s_k": 131, "d_k": 16, "d_v": 8}
+    inputs = {
+        "dtype": "fp16",
+        "logits": "falling",
+        "value": "normal",
+        "scale": "default",
+        "seed": 1,
+    }
+    problem = AttentionProblem.model_validate(size | inputs | {"causal": False, "op": "attention"})
+    (given,) = problem.inputs().segments()
+    stored = textbook(given)
+    do = torch.randn(stored[0].shape, generator=torch.Generator().manual_seed(3)).half()
+    exact = _gradients([AttentionBackward()(given, stored, (do, None), torch.float64)])
+    enclosures = {name: enclosed(x) for name, x in exact.items()}
+
+    def worst(contract: str, stages: AttentionBackwardStages) -> float:
+        reference = attention_gradient_reference(
+            *([given], [Loss(do, None)], enclosures, _gradients),
+            attention_contract(contract, FORMATS["fp16"]),
+            method="float64",
+        )
+        design = OnlineDesign(block=48, base="e", d_scores="rounded")
+        run = _run("online64-fp16", design, "fp16")
+        kernel = AttentionBackward(design, run.arithmetic, stages)
+        dq, dk, _ = kernel(given, run.forward(given), (do, None), run.work)
+        return max(_worst(reference, {"dq": dq, "dk": dk}).values())
+
+    declared = "online64-fp16[d_scores:rounded]"
+    assert worst(declared, AttentionBackwardStages()) <= 1
+    assert worst("online64-fp16", AttentionBackwardStages()) > 1.5
+    assert worst(declared, AttentionBackwardStages(d_scores=_coarser)) > 4
+
+
+def _coarser(run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
+    """dS of weights that lost five bits more."""
+    return d_scores(run, run.arithmetic.store("P_backward", P / 32) * 32, dP, delta, dlse)
 
 
 def _rescaled(lost: float) -> AttentionBackwardStages:

@@ -48,6 +48,7 @@ WORDS: Final = {
     "scale": ("free", "q"),
     "row_sum": ("free", "unrounded", "rounded"),
     "weights": ("maximum", "lse"),
+    "d_scores": ("unrounded", "rounded"),
 }
 FEW_SPLITS: Final = 8
 """Where the part that is merged first has all the weight, each of the others is too light to change
@@ -74,6 +75,9 @@ class AttentionContract(StorageContract):
         weights: what exponentials are relative to: the maximum, and then they are divided by their
             sum, or LSE, without a division: P = exp(S - LSE), and in merges exp(LSE_s - LSE). The
             rounding of LSE is then an error of all weights of a row: 1.5e-5 at |LSE| = 250 in fp32.
+        d_scores: whether dS is of P as computed, or as stored for the product with dO. The backward
+            of memory-efficient attention keeps P in 16 bits alone: in fp16 a P of 9e-8 is then
+            1.2e-7, and dk had 3.4 times the tolerance of kernels that keep it in fp32.
     """
 
     form: Form = "online"
@@ -83,6 +87,7 @@ class AttentionContract(StorageContract):
     scale: str = "free"
     row_sum: str = "unrounded"
     weights: str = "maximum"
+    d_scores: str = "unrounded"
 
     def designs(self) -> dict[str, OnlineDesign]:
         """The reference kernels, the baseline first: one for each freedom that moves errors."""
@@ -90,6 +95,7 @@ class AttentionContract(StorageContract):
             block=self.block,
             scale="q" if self.scale == "q" else "exponent",
             row_sum="rounded" if self.row_sum == "rounded" else "unrounded",
+            d_scores="rounded" if self.d_scores == "rounded" else "unrounded",
         )
         if self.weights == "lse":
             return self._relative_to_lse(replace(plain, normalise_first=True, block=2**30))
@@ -144,7 +150,7 @@ def attention_contract(name: str, io: Format | None = None) -> AttentionContract
     Args:
         name: such as "online64-bf16" (block 64, P in bf16), "online-fp32", "math-fp32",
             "seesaw-bf16", "online64-bf16[partial_o:bf16;lazy:8]". Keys are tensors, lazy, splits,
-            scale and row_sum.
+            scale, row_sum, weights and d_scores.
         io: the format of q, k, v and o; that of the operands where it is not given.
     Raises:
         ContractError: the name does not parse; the message has what was wanted.

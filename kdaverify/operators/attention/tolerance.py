@@ -116,7 +116,12 @@ def _precision(contract: StorageContract, io: Format) -> SoftmaxPrecision:
         tuple(one for one in scores if one is not None),
         _narrow(contract, "q_scaled"),
         _narrow(contract, "PV"),
+        _narrow(contract, "P_backward") if _rounds_weights(contract) else None,
     )
+
+
+def _rounds_weights(contract: StorageContract) -> bool:
+    return isinstance(contract, AttentionContract) and contract.d_scores == "rounded"
 
 
 def _narrow(contract: StorageContract, name: str) -> Precision | None:
