@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from kdaverify.adapters.base import AdapterError
+import torch
+
+from kdaverify.adapters.base import Adapter, AdapterError
 from oracles.tensors import TOKENS
 
 Function = Callable[..., Any]
@@ -81,8 +83,9 @@ def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS
         AdapterError: it has no readable signature, fewer tensors, or a parameter that nothing is
             passed for.
     """
+    _refuse_unfit(title, function)
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(_signed(function)).parameters
     except (TypeError, ValueError):
         raise AdapterError(
             f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python"
@@ -103,8 +106,9 @@ def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS
     if len(taken) < len(tokens):
         raise AdapterError(
             f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got"
-            f" ({', '.join(parameters)})"
+            f" ({', '.join(parameters)}); wrap the kernel in a function with these arguments"
         )
+    _refuse_hidden(title, parameters)
     keywords = tuple(name for name in OPTIONAL if name in named and name not in taken)
     needed = [
         name
@@ -115,9 +119,51 @@ def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS
     if extra:
         known = ", ".join((*tokens, *OPTIONAL))
         raise AdapterError(
-            f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default (passed"
-            f" are {known})"
+            f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default, or wrap"
+            f" the kernel in a function with the names that are passed: {known}"
         )
     scale = parameters.get("scale")
     defaults = scale is not None and scale.default is None
     return EntryPoint(function, keywords, by_name, scale_defaults_to_none=defaults, tokens=tokens)
+
+
+def _signed(function: Function) -> Function:
+    """What has the signature: a module of torch is called with whatever its forward takes."""
+    return function.forward if isinstance(function, torch.nn.Module) else function
+
+
+def _refuse_unfit(title: str, function: Function) -> None:
+    """Refuses what is no function of tensors, whatever its arguments."""
+    if isinstance(function, Adapter):
+        raise AdapterError(
+            f"kernel {function.name!r}: decorated twice; remove one @kdaverify.kernel"
+        )
+    if isinstance(function, type) and function.__module__ != "builtins":
+        raise AdapterError(
+            f"kernel {title!r}: is a class; decorate an instance:"
+            f" kdaverify.kernel(...)({function.__name__}())"
+        )
+    if inspect.iscoroutinefunction(function):
+        raise AdapterError(
+            f"kernel {title!r}: is an async function; decorate one that waits for it, such as with"
+            " asyncio.run(...)"
+        )
+
+
+def _refuse_hidden(title: str, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Refuses options that cannot be passed by name."""
+    hidden = [
+        name for name, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and name in OPTIONAL
+    ]
+    if hidden:
+        raise AdapterError(
+            f"kernel {title!r}: {', '.join(hidden)}: passed by name, but positional-only in the"
+            " signature; move the / before them"
+        )
+    rest = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
+    if rest and not any(name in parameters for name in OPTIONAL):
+        raise AdapterError(
+            f"kernel {title!r}: **{rest[0]} gets nothing, since options are passed where the"
+            f" signature names them; name those that the kernel takes ({', '.join(OPTIONAL)}), or"
+            f" remove **{rest[0]}"
+        )

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 
 from kdaverify.adapters.base import AdapterError
@@ -248,7 +249,12 @@ def declaration_of(title: str, words: Mapping[str, Any]) -> Declaration:
     given: dict[str, Any] = {**words, "name": title}
     for option in ("widths", "head_ratios", "dtypes"):
         value = given[option]
-        given[option] = (value,) if isinstance(value, str | int) else tuple(value)
+        given[option] = (value,) if isinstance(value, str | int | torch.dtype) else tuple(value)
+    if any(isinstance(dtype, torch.dtype) for dtype in given["dtypes"]):
+        raise AdapterError(
+            f"kernel {title!r}: dtypes: wanted names such as 'bf16' (fp64, fp32, bf16, fp16), got"
+            f" {', '.join(map(str, given['dtypes']))}"
+        )
     try:
         return Declaration(**given)
     except ValidationError as error:

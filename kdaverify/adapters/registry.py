@@ -376,16 +376,42 @@ def _adapters(module: ModuleType) -> dict[str, Any]:
 
 
 def _callables(module: ModuleType) -> str:
-    """The functions and callable objects that a file defines, as candidates for the decorator."""
-    own = [
-        name
-        for name, value in vars(module).items()
-        if _is_defined_there(value, module) and not name.startswith("_")
-    ]
+    """What a file defines that the decorator can be put on, and how."""
+    named = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    around = [name for name, value in named.items() if _is_around_adapter(value)]
+    if around:
+        return (
+            f"; {around[-1]} is a function around an adapter: apply kdaverify.kernel last, above"
+            " torch.compile and other decorators"
+        )
+    own = {name: value for name, value in named.items() if _is_defined_there(value, module)}
+    made = {type(value) for value in own.values()}
+    own |= {
+        f"{name}()": value
+        for name, value in named.items()
+        if _is_kernel_class(value, module) and value not in made
+    }
+    if not own:
+        return ""
+    last = [*own][-1]
+    target = last.removesuffix("()").lower() if last.endswith("()") else last
+    which = "write" if len(own) == 1 else "for the one to judge write, for example,"
+    return f"; it defines {', '.join(own)}: {which} {target} = kdaverify.kernel(...)({last})"
+
+
+def _is_around_adapter(value: Any) -> bool:
+    # torch.compile hides the adapter, but copies its fields, and the module of its class.
+    compiled = getattr(value, "_is_torch_compile", False) and value.__module__.startswith(OURS)
+    return compiled or isinstance(getattr(value, "__wrapped__", None), Adapter)
+
+
+def _is_kernel_class(value: Any, module: ModuleType) -> bool:
+    """Whether a class that the file defines has instances that can be called."""
     return (
-        f"; it defines {', '.join(own)}: write {own[-1]} = kdaverify.kernel(...)({own[-1]})"
-        if own
-        else ""
+        isinstance(value, type)
+        and value.__module__ == module.__name__
+        and any("__call__" in vars(base) for base in value.__mro__)
+        and not issubclass(value, Adapter)
     )
 
 

@@ -211,6 +211,7 @@ def _kind_and_mend(value: object) -> str:
         "numpy.": f"{kind}; return torch.from_numpy(...) of it",
         "jax": 'a JAX array; declare framework="jax", and the function gets and returns JAX arrays',
         "generator": "a generator; return the tensors where the function yields them",
+        "coroutine": "a coroutine; wait for it in the kernel, such as with asyncio.run(...)",
     }
     return next(
         (said for start, said in known.items() if kind.startswith(start)),

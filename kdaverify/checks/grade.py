@@ -11,7 +11,7 @@ MEANING: Final[Mapping[str, str]] = {
     "A": "every statistic within tolerance",
     "B": "only relative errors of single elements over tolerance",
     "C": "rms within tolerance, rows or elements over it",
-    "F": "rms over tolerance, or an element above its proven bound",
+    "F": "rms over tolerance, an element above its proven bound, or no valid output",
 }
 """What a letter says of an output, in one line."""
 

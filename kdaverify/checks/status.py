@@ -37,6 +37,13 @@ class Status(StrEnum):
         return self in (Status.CRASH, Status.HANG, Status.OOM)
 
     @property
+    def names_cause(self) -> bool:
+        """Whether the message says all there is to say: the form of the call is wrong, whatever the
+        numbers.
+        """
+        return self in _OF_FORM
+
+    @property
     def judged(self) -> bool:
         """Whether there was something to judge."""
         return self not in (Status.SKIP, Status.UNANSWERED)
@@ -52,6 +59,16 @@ class Status(StrEnum):
     @property
     def rejects(self) -> bool:
         return self.judged and self is not Status.PASS
+
+
+_OF_FORM = (
+    Status.SHAPE,
+    Status.DTYPE,
+    Status.TYPE,
+    Status.MISSING,
+    Status.MUTATED_INPUT,
+    Status.ALIASED_OUTPUT,
+)
 
 
 class RuleOutcome(StrEnum):

@@ -5,7 +5,7 @@ and what is wrong is said.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -81,15 +81,15 @@ def test_arguments_go_by_name_whatever_their_order(make_problem: MakeProblem) ->
 
 
 def test_what_the_signature_does_not_name_is_a_reason_not_a_call(make_problem: MakeProblem) -> None:
-    def swallowing(q: Any, k: Any, v: Any, g: Any, beta: Any, **rest: Any) -> Any:
-        raise AssertionError(rest)
+    def bare(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+        raise AssertionError
 
     with pytest.raises(
         AdapterError,
         match="packing='cu_seqlens', but the signature does not name cu_seqlens; add it",
     ):
-        kernel(packing="cu_seqlens")(swallowing)
-    adapter = kernel()(swallowing)
+        kernel(packing="cu_seqlens")(bare)
+    adapter = kernel()(bare)
     assert "no initial state" in str(adapter.supports(make_problem()))
     assert "no packed sequences" in str(
         adapter.supports(make_problem(B=1, lengths=(21,), state="absent"))
@@ -307,3 +307,37 @@ def test_a_signature_that_does_not_fit_is_refused() -> None:
         kernel(name="builtin")(dict)
     with pytest.raises(AdapterError, match="takes fp32, got 'bf16'"):
         kernel()(plain).contract("bf16")
+
+
+class Module(torch.nn.Module):
+    def forward(self, q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float) -> None: ...
+
+
+def positional(q: Any, k: Any, v: Any, g: Any, beta: Any, scale: Any, /) -> None: ...  # noqa: PLR0917
+def rest(q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -> None: ...
+async def later(q: Any, k: Any, v: Any, g: Any, beta: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (positional, "scale: passed by name, but positional-only in the signature; move the /"),
+        (rest, r"\*\*options gets nothing.*; name those that the kernel takes \(scale, "),
+        (later, r"is an async function; decorate one that waits for it, such as with asyncio\.run"),
+        (Module, r"is a class; decorate an instance: kdaverify\.kernel\(\.\.\.\)\(Module\(\)\)"),
+        (kernel(five), "'five': decorated twice; remove one @kdaverify.kernel"),
+    ],
+    ids=("positional-only", "keywords", "async", "class", "twice"),
+)
+def test_a_function_that_no_call_fits_is_refused_with_its_mend(function: Any, said: str) -> None:
+    with pytest.raises(AdapterError, match=said):
+        kernel()(function)
+
+
+def test_a_module_of_torch_is_called_as_its_forward_declares() -> None:
+    assert kernel()(Module()).conventions.scale == "argument"
+
+
+def test_formats_are_named() -> None:
+    with pytest.raises(AdapterError, match=r"wanted names such as 'bf16'.*, got torch\.bfloat16"):
+        kernel(dtypes=cast("Any", torch.bfloat16))(five)

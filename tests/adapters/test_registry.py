@@ -185,6 +185,18 @@ def test_the_name_of_a_file_without_its_ending_is_recognised(write: Write) -> No
         ("raise SystemExit(3)\n", "broken.py line 1: raise SystemExit(3): SystemExit: 3"),
         ("class A: pass\n", "broken.py: holds no adapter"),
         (
+            "def a(q): ...\ndef b(q): ...\n",
+            "defines a, b: for the one to judge write, for example, b = kdaverify.kernel(...)(b)",
+        ),
+        (
+            "class Port:\n    def __call__(self, q): ...\n",
+            "it defines Port(): write port = kdaverify.kernel(...)(Port())",
+        ),
+        (
+            PORT.format(name="a", function="one") + "import torch\none = torch.compile(one)\n",
+            "one is a function around an adapter: apply kdaverify.kernel last",
+        ),
+        (
             PORT.format(name="a", function="one") + PORT.format(name="b", function="two"),
             "holds several adapters: one, two",
         ),
