@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -31,6 +32,26 @@ def _substitute(A: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True)
 
 
+Shape = tuple[int, ...]
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """An operation whose roundings are samples, drawn one after the other."""
+
+    def pass_over(self, *shapes: Shape) -> None:
+        """Draws what operands of these shapes would, for nothing."""
+        ...
+
+
+def pass_over(operation: Callable[..., Tensor], *shapes: Shape) -> None:
+    """What is left out by an operation that draws is drawn, so that all that follows draws the
+    same as if it had been computed.
+    """
+    if isinstance(operation, Drawing):
+        operation.pass_over(*shapes)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """One pipeline, many roundings: the algebra is written once and tests this for every inexact
@@ -48,7 +69,8 @@ class Arithmetic:
         over_heads: sum over the value heads of a key head, of dq or dk [B, T, H, HV / H, ...].
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
         computes_padding: whether blocks of the scores in which no sequence has a row are computed
-            like any others, where samples for them decide those for later blocks.
+            like any others, where samples for them decide those for later blocks and what would be
+            drawn is not known.
         onto: (x, a, b) -> x + a b, of the state and what a chunk writes, and of both parts of o;
             None: the product by `dot`, then one sum.
         substitute: (A, r) -> (I + A)^-1 r of a strictly lower triangular A, without the inverse.

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.arithmetic import NATIVE, Arithmetic, Shape, pass_over
 from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
@@ -189,6 +189,7 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
     for first in range(0, C, c.arithmetic.sub_block):
         rows = slice(first, min(first + c.arithmetic.sub_block, C))
         if c.is_padding(rows, rows_of[..., rows, :, :], columns_of[..., rows, :]):
+            _pass_over(c.arithmetic, rows, rows_of.shape)
             bands.append(rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - first, C, number))
             continue
         decayed = c.pair_decay(rows) * columns_of[..., None, rows, :]
@@ -204,6 +205,18 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
             )
         bands.append(torch.cat(band, dim=-2))
     return torch.cat(bands, dim=-3)
+
+
+def _pass_over(arithmetic: Arithmetic, rows: slice, of_rows: Shape) -> None:
+    """What the block of `rows` would draw in `decayed_products`, of x [..., C, K, number]."""
+    (*many, _, K, number), size = of_rows, rows.stop - rows.start
+    exp, dot = (partial(pass_over, one) for one in (arithmetic.exp, arithmetic.dot))
+    exp((*many, size, size, K))
+    dot((*many, size, size, K), (*many, size, K, number))
+    if rows.start:
+        exp((*many, size, K))
+        exp((*many, rows.start, K))
+        dot((*many, rows.start, K), (*many, K, size * number))
 
 
 def solve(c: Chunk) -> None:

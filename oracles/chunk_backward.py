@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.arithmetic import NATIVE, Arithmetic, Shape, pass_over
 from oracles.chunk import STAGES, Chunk, Stages
 from oracles.gradients import Cotangents, Gradients, over_channels, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
@@ -159,7 +160,9 @@ def intra_bwd(
             earlier row, where they are such products; None: each pair takes its own exponent.
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
-    dq, dkb, dk = _pairs(b, b.dAqk.tril(-1 if own_apart else 0), across or b.dot, within)
+    dq, dkb, dk = _pairs(
+        b, b.dAqk.tril(-1 if own_apart else 0), across or b.c.arithmetic.dot, within
+    )
     b.dbeta = b.store("dbeta", b.dbeta + b.row_sum(dkb * k))
     b.dG = b.store("dG", b.dG + q * dq + (beta * dkb - dk) * k)
     if own_apart:
@@ -191,6 +194,8 @@ def _pairs(
         rows = slice(first, min(first + size, C))
         before, after = slice(0, first), slice(rows.stop, C)
         if c.is_padding(rows, both[..., rows, :]):
+            inside = within is not None and within(c, rows) is not None
+            _pass_over(c.arithmetic, across_by, rows, k.shape, inside=inside)
             later.append(torch.zeros_like(both[..., rows, :]))
             earlier.append(torch.zeros_like(k[..., rows, :]))
             continue
@@ -226,6 +231,33 @@ def _pairs(
         earlier.append(down)
     dq, dkb = torch.cat(later, dim=-2).unbind(-3)
     return dq, dkb, torch.cat(earlier, dim=-2)
+
+
+def _pass_over(
+    arithmetic: Arithmetic, across: Dot, rows: slice, of_keys: Shape, *, inside: bool
+) -> None:
+    """What the block of `rows` would draw in `_pairs`, of keys [..., C, K].
+
+    Args:
+        inside: whether the decays between its rows are factors, which were made.
+    """
+    (*many, C, K), size = of_keys, rows.stop - rows.start
+    exp, dot = (partial(pass_over, one) for one in (arithmetic.exp, arithmetic.dot))
+    if inside:
+        dot((*many, 2, size, size), (*many, 1, size, K))
+        dot((*many, size, 2 * size), (*many, 2 * size, K))
+    else:
+        exp((*many, size, size, K))
+        dot((*many, size, 2, size), (*many, size, size, K))
+        dot((*many, size, K, 2 * size), (*many, size, 2 * size, 1))
+    for others, operands in (
+        (rows.start, ((*many, 2, size, rows.start), (*many, 1, rows.start, K))),
+        (C - rows.stop, ((*many, size, 2 * (C - rows.stop)), (*many, 2 * (C - rows.stop), K))),
+    ):
+        if others:
+            exp((*many, size, K))
+            exp((*many, others, K))
+            pass_over(across, *operands)
 
 
 def _to_rows(dot: Dot, dA: Tensor, inward: Tensor, outward: Tensor, k: Tensor) -> Tensor:

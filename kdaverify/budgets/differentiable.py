@@ -37,7 +37,10 @@ def differentiable(arithmetic: Arithmetic) -> Arithmetic:
     def substitute(A: Tensor, r: Tensor) -> Tensor:
         return _applied(_Substitution, A, r, arithmetic)
 
-    return replace(arithmetic, store=store, dot=dot, exp=exp, substitute=substitute)
+    # What the gradients of products draw is not known before.
+    return replace(
+        arithmetic, store=store, dot=dot, exp=exp, substitute=substitute, computes_padding=True
+    )
 
 
 def _applied(function: type[torch.autograd.Function], *given: Any) -> Tensor:

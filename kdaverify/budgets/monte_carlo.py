@@ -38,7 +38,12 @@ from kdaverify.budgets.scalar_decay import of_one_gate
 from kdaverify.budgets.score_blocks import blocks_of
 from kdaverify.budgets.scores_backward import scores_backward
 from kdaverify.budgets.solves import Dot, by_library
-from kdaverify.budgets.stochastic_rounding import StochasticRounding
+from kdaverify.budgets.stochastic_rounding import (
+    DrawnExp,
+    DrawnOperands,
+    DrawnSum,
+    StochasticRounding,
+)
 from kdaverify.budgets.sums import running, tree
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
@@ -246,13 +251,7 @@ class MonteCarloArithmetic:
         operands = self.contract.operands
         dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
         return self._flushing(
-            Arithmetic(
-                store=store,
-                dot=dot,
-                exp=exp,
-                sub_block=self.contract.sub_block,
-                computes_padding=True,
-            )
+            Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block)
         )
 
     def _stored(self, name: str, tensor: Tensor, rounding: StochasticRounding) -> Tensor:
@@ -267,8 +266,7 @@ class MonteCarloArithmetic:
         )
 
     def _matrix_unit(self, fmt: Format, rounding: StochasticRounding) -> Dot:
-        cut = self.contract.operand_rounding == "truncate"
-        return lambda a, b: rounding.rounded(a, fmt, cut=cut) @ rounding.rounded(b, fmt, cut=cut)
+        return DrawnOperands(rounding, fmt, cut=self.contract.operand_rounding == "truncate")
 
     def _flushing(self, arithmetic: Arithmetic) -> Arithmetic:
         """The same on a unit that flushes, where that is declared."""
@@ -279,6 +277,7 @@ class MonteCarloArithmetic:
             arithmetic,
             dot=flushing(arithmetic.dot, smallest),
             exp=flushing_exp(arithmetic.exp, smallest),
+            computes_padding=True,
         )
 
     def _matrix_stages(self, rounding: StochasticRounding) -> Stages:
@@ -320,12 +319,11 @@ class MonteCarloArithmetic:
         return self._flushing(
             Arithmetic(
                 store=lambda name, tensor: self._stored(name, tensor, rounding),
-                dot=lambda a, b: rounding.dot(a, b, contract.accumulate),
-                exp=lambda x: rounding.exp(x, contract.accumulate, argument=not exact_argument),
+                dot=DrawnSum(rounding, contract.accumulate),
+                exp=DrawnExp(rounding, contract.accumulate, argument=not exact_argument),
                 sub_block=contract.sub_block,
                 row_sum=lambda products: rounding.row_sum(products, contract.accumulate),
                 substitute=lambda A, r: rounding.substituted(A, r, contract.accumulate),
-                computes_padding=True,
             )
         )
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS, Format
+from oracles.arithmetic import Shape
 
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
@@ -37,11 +39,17 @@ class StochasticRounding:
         """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
         # Sixteen bits are enough for each, and generating numbers is what takes time: four draws to
         # one.
-        numbers = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device).random_(
+        bits = self._numbers(like.numel()).view(torch.int16)[: like.numel()].view(like.shape)
+        return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
+
+    def _numbers(self, draws: int) -> Tensor:
+        return torch.empty(-(-draws // 4), dtype=torch.int64, device=self.rng.device).random_(
             -(2**63), None, generator=self.rng
         )
-        bits = numbers.view(torch.int16)[: like.numel()].view(like.shape)
-        return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
+
+    def pass_over(self, draws: int) -> None:
+        """Takes so many draws at once and leaves them unused."""
+        self._numbers(draws)
 
     def rounded(self, tensor: Tensor, fmt: Format, *, cut: bool = False) -> Tensor:
         """Every element that `fmt` cannot hold, moved by a random error of the size of rounding to
@@ -139,6 +147,57 @@ class StochasticRounding:
         return lambda terms: total(
             terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)]
         )
+
+
+@dataclass(frozen=True)
+class DrawnSum:
+    """Dot products with every partial sum rounded."""
+
+    rounding: StochasticRounding
+    fmt: Format
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.rounding.dot(a, b, self.fmt)
+
+    def pass_over(self, *shapes: Shape) -> None:
+        a, b = shapes
+        many = torch.broadcast_shapes(a[:-2], b[:-2])
+        self.rounding.pass_over(prod(many) * a[-2] * b[-1])
+
+
+@dataclass(frozen=True)
+class DrawnOperands:
+    """Dot products with both operands rounded, or cut off."""
+
+    rounding: StochasticRounding
+    fmt: Format
+    cut: bool
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._operand(a) @ self._operand(b)
+
+    def _operand(self, x: Tensor) -> Tensor:
+        return self.rounding.rounded(x, self.fmt, cut=self.cut)
+
+    def pass_over(self, *shapes: Shape) -> None:
+        for shape in shapes:
+            self.rounding.pass_over(prod(shape))
+
+
+@dataclass(frozen=True)
+class DrawnExp:
+    """Exponentials rounded, and their arguments too."""
+
+    rounding: StochasticRounding
+    fmt: Format
+    argument: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.rounding.exp(x, self.fmt, argument=self.argument)
+
+    def pass_over(self, *shapes: Shape) -> None:
+        (shape,) = shapes
+        self.rounding.pass_over(prod(shape))
 
 
 def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
