@@ -51,15 +51,18 @@ FORWARD: Final = tuple(name for signature in SIGNATURES.values() for name in sig
 """What the stages of the forward write, and the backward ones may read."""
 
 _PER_CHUNK: Final = ("h", "dh")
-_SUMMED: Final = {"dq": "dq_head", "dk": "dk_head"}
-_WHOLE: Final = ("dh", "d_initial_state", *_SUMMED)
+SUMMED: Final[Mapping[str, str]] = {"dq": "dq_head", "dk": "dk_head"}
+"""What is summed over the value heads of a key head, and of which."""
+_OF_STATES: Final = ("dh", "d_initial_state")
 HELD_AS: Final = {
     "dv_local": "dv_new",
     "dq_state": "dq",
     "dq_head": "dq",
+    "dq_done": "dq",
     "dk_state": "dk",
     "dk_wy": "dk",
     "dk_head": "dk",
+    "dk_part": "dk",
     "dG_state": "dG",
     "dG_wy": "dG",
     "dbeta_wy": "dbeta",
@@ -76,6 +79,8 @@ def run_backward_stages(
     dtype: torch.dtype = torch.float64,
     arithmetic: Arithmetic = NATIVE,
     stages: BackwardStages = BACKWARD,
+    signatures: Mapping[str, Signature] = BACKWARD_SIGNATURES,
+    summed: Mapping[str, str] = SUMMED,
 ) -> dict[str, Tensor]:
     """Runs some backward stages, in order, on given tensors.
 
@@ -88,16 +93,18 @@ def run_backward_stages(
         covers: names of the stages to run, consecutive.
         chunk_size: C.
         dtype, arithmetic, stages: as for `oracles.chunk_backward.chunk_backward`.
+        signatures, summed: of these stages, as BACKWARD_SIGNATURES and SUMMED.
     Returns:
         What the covered stages write.
     Raises:
         ValueError: a tensor that the stages need is missing.
     """
-    check_given(given, covers, BACKWARD_SIGNATURES)
-    needed = list(_needed(covers))
+    check_given(given, covers, signatures)
+    needed = list(_needed(covers, signatures))
     rows = [name for name in needed if name not in (*_PER_CHUNK, "d_final_state")]
-    written = [name for stage in covers for name in BACKWARD_SIGNATURES[stage].writes]
-    tokenwise = [name for name in written if name not in _WHOLE]
+    written = [name for stage in covers for name in signatures[stage].writes]
+    whole = (*_OF_STATES, *summed)
+    tokenwise = [name for name in written if name not in whole]
     walk = Walk(inputs, {name: given[name] for name in needed if name == "h"}, chunk_size, dtype)
     after = given["dh"].flatten(0, 1).to(dtype) if "dh" in needed else None
 
@@ -116,8 +123,8 @@ def run_backward_stages(
             getattr(stages, stage)(b)
             found |= {
                 name: getattr(b, HELD_AS.get(name, name))
-                for name in BACKWARD_SIGNATURES[stage].writes
-                if name not in _WHOLE
+                for name in signatures[stage].writes
+                if name not in whole
             }
         if "state_bwd" in covers:
             walk.keep(b.dh, index)
@@ -138,8 +145,8 @@ def run_backward_stages(
         "dh": walk.kept,
         "d_initial_state": dS,
     }
-    for name in _SUMMED.keys() & {*written}:
-        over_values = over_key_heads(inputs, everything[_SUMMED[name]], arithmetic)
+    for name in summed.keys() & {*written}:
+        over_values = over_key_heads(inputs, everything[summed[name]], arithmetic)
         everything[name] = arithmetic.store(name, over_values)
     return {name: everything[name] for name in written}
 
@@ -150,10 +157,10 @@ def _restore(b: ChunkGradients, read: Named) -> None:
         setattr(b, HELD_AS.get(name, name), read[name])
 
 
-def _needed(covers: tuple[str, ...]) -> Iterator[str]:
+def _needed(covers: tuple[str, ...], signatures: Mapping[str, Signature]) -> Iterator[str]:
     """What the covered stages read and do not write themselves, beside the call."""
     seen = {*FLOATING}
     for stage in covers:
-        signature = BACKWARD_SIGNATURES[stage]
+        signature = signatures[stage]
         yield from (name for name in signature.reads if name not in seen)
         seen |= {*signature.reads, *signature.writes}

@@ -48,6 +48,7 @@ class ChunkGradients:
     dv: Tensor = field(init=False)  # [C, V]
     dbeta: Tensor = field(init=False)  # [C]
     dG: Tensor = field(init=False)  # [C, K]
+    dG_part: Tensor = field(init=False)  # [C, 1] but for what passes through w and u
     dg: Tensor = field(init=False)  # [C, K]
 
     def store(self, name: str, tensor: Tensor) -> Tensor:

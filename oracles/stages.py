@@ -49,6 +49,8 @@ SIGNATURES: Final[Mapping[str, Signature]] = {
 _DIAGONALS: Final = {"Aqk": 1, "Akk": 0, "R": 0, "dAqk": 1, "dAkk": 0}
 # Not token rows: defined everywhere.
 _STATES: Final = ("h", "final_state", "dh", "d_initial_state")
+GATES: Final = ("dG_state", "dG_part", "dG_wy", "dG", "dg")
+"""As wide as the gates are: one for every key channel, or one a head."""
 # One number a row.
 _SCALARS: Final = ("dbeta_wy", "dbeta")
 
@@ -80,6 +82,7 @@ def run_stages(
     dtype: torch.dtype = torch.float64,
     arithmetic: Arithmetic = NATIVE,
     stages: Stages = STAGES,
+    signatures: Mapping[str, Signature] = SIGNATURES,
 ) -> dict[str, Tensor]:
     """Runs some stages, in order, on given tensors: with none given and all covered, the whole
     forward, every tensor kept.
@@ -94,18 +97,19 @@ def run_stages(
         covers: names of the stages to run, consecutive.
         chunk_size: C.
         dtype, arithmetic, stages: as for `oracles.chunk.chunk`.
+        signatures: of these stages, by their names.
     Returns:
         What the covered stages write, and S_T as final_state [N, HV, K, V] if the state is among
         them.
     Raises:
         ValueError: a tensor that the stages need is missing.
     """
-    check_given(given, covers, SIGNATURES)
+    check_given(given, covers, signatures)
     rows = [name for name in given if name not in ("h", *FLOATING)]
     tokenwise = [
         name
         for stage in covers
-        for name in SIGNATURES[stage].writes
+        for name in signatures[stage].writes
         if name not in ("h", "final_state")
     ]
     masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
@@ -116,7 +120,7 @@ def run_stages(
         c = Chunk(tokens, S, inputs.factor, arithmetic)
         walk.restore(c, dict(zip(rows, tokens.others, strict=True)), index)
         for stage in covers:
-            if stage == "output" and "qg" not in (*given, *tokenwise):
+            if "qg" in signatures[stage].reads and "qg" not in (*given, *tokenwise):
                 c.qg = c.store("qg", tokens.q * c.decay(slice(None)))
             getattr(stages, stage)(c)
         if "state" in covers:
@@ -132,7 +136,7 @@ def run_stages(
     else:
         produced = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
     written = dict(zip(tokenwise, produced, strict=True)) | {"h": walk.kept, "final_state": final}
-    return {name: written[name] for stage in covers for name in SIGNATURES[stage].writes}
+    return {name: written[name] for stage in covers for name in signatures[stage].writes}
 
 
 def over_chunks(
@@ -240,7 +244,8 @@ def region(name: str, inputs: Inputs, chunk_size: int) -> Tensor:
 
 def empty(name: str, inputs: Inputs, chunk_size: int, dtype: torch.dtype) -> Tensor:
     """A token-wise stage tensor of nothing but rows past the end."""
-    wide = inputs.V if name in ("u", "v_new", "o", "dv_local", "dv_new", "dv") else inputs.K
+    of_values = ("u", "v_new", "o", "dv_local", "dv_new", "dv")
+    wide = inputs.V if name in of_values else inputs.g.shape[-1] if name in GATES else inputs.K
     width = () if name in _SCALARS else (chunk_size,) if name in _DIAGONALS else (wide,)
     return inputs.v.new_zeros(inputs.B, inputs.T, inputs.HV, *width, dtype=dtype)
 

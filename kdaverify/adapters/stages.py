@@ -10,10 +10,10 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.stage_forms import CHANNEL, StageForm, form_of
 from oracles.arithmetic import Arithmetic
-from oracles.backward_stages import BACKWARD_SIGNATURES, FORWARD, run_backward_stages
 from oracles.inputs import Inputs
-from oracles.stages import SIGNATURES, Named, Signature, run_stages
+from oracles.stages import Named
 from oracles.tensors import COTANGENTS, FLOATING
 
 
@@ -61,8 +61,7 @@ class StageCall:
     """One stage function of an implementation, or several stages fused into one.
 
     Args:
-        covers: the stages it computes, consecutive, of `oracles.stages.SIGNATURES` or of
-            `oracles.backward_stages.BACKWARD_SIGNATURES`.
+        covers: the stages it computes, consecutive, of the forward or of the backward of `form`.
         takes: names of the tensors it reads: of the call, of earlier stages, and in the backward of
             the cotangents.
         gives: names of the tensors it returns, of those that the covered stages write.
@@ -70,6 +69,7 @@ class StageCall:
         received: (name, tensor) -> what the function effectively gets of it, for conversions that
             round (gates in base 2).
         resets: whether it can be tested on hard resets, whose G sums the finite gates only.
+        form: how the pipeline is cut, of which these stages are.
     Raises:
         StageError: an unknown stage or tensor, or stages that do not follow each other.
     """
@@ -80,9 +80,10 @@ class StageCall:
     call: Callable[[StageArguments], Named]
     received: Callable[[str, Tensor], Tensor] = _as_stored
     resets: bool = False
+    form: StageForm = CHANNEL
 
     def __post_init__(self) -> None:
-        signatures = BACKWARD_SIGNATURES if self.backward else SIGNATURES
+        signatures = self.form.backward if self.backward else self.form.forward
         order = tuple(signatures)
         first = order.index(self.covers[0]) if self.covers and self.covers[0] in order else 0
         if not self.covers or self.covers != order[first : first + len(self.covers)]:
@@ -96,7 +97,8 @@ class StageCall:
                 f"gives: {', '.join(self.covers)} writes {', '.join(written)}, got"
                 f" {', '.join(strange)}"
             )
-        before = {*FLOATING, *COTANGENTS, *FORWARD} if self.backward else {*FLOATING}
+        forward = [name for stage in self.form.forward.values() for name in stage.writes]
+        before = {*FLOATING, *COTANGENTS, *forward} if self.backward else {*FLOATING}
         known = {*before, *(name for stage in order[:first] for name in signatures[stage].writes)}
         if strange := [name for name in self.takes if name not in known]:
             raise StageError(
@@ -107,7 +109,7 @@ class StageCall:
     @property
     def backward(self) -> bool:
         """Whether its stages are those of the backward."""
-        return bool(self.covers) and self.covers[0] in BACKWARD_SIGNATURES
+        return bool(self.covers) and self.covers[0] in self.form.backward
 
     @property
     def takes_of_earlier(self) -> tuple[str, ...]:
@@ -149,7 +151,13 @@ def formats_of(contract: Contract, io: Format) -> Callable[[str], Format]:
     return lambda name: contract.storage(_STORED_AS.get(name, name), io)
 
 
-_STORED_AS: Final = {"final_state": "S", "d_initial_state": "dS", "d_final_state": "dS", "do": "o"}
+_STORED_AS: Final = {
+    "final_state": "S",
+    "d_initial_state": "dS",
+    "d_final_state": "dS",
+    "do": "o",
+    "dG_part": "dG",
+}
 
 
 def stored(name: str, tensor: Tensor, formats: Callable[[str], Format]) -> Tensor:
@@ -157,47 +165,37 @@ def stored(name: str, tensor: Tensor, formats: Callable[[str], Format]) -> Tenso
     return formats(name).round(tensor).to(formats(name).dtype)
 
 
-def torch_stages(
-    contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_stages
-) -> dict[str, StageCall]:
+Run = Callable[..., dict[str, Tensor]]
+
+
+def torch_stages(contract: Contract, io: Format, run: Run | None = None) -> dict[str, StageCall]:
     """The six stages of the forward in torch under a contract's roundings, each a function of its
     own.
 
     Args:
         contract: of the chunk form.
         io: format of q, k, v and o.
-        run: `oracles.stages.run_stages`, or the same with options bound.
+        run: as `StageForm.run`, with options bound.
     """
-    return {
-        name: _torch_stage(name, signature, contract, io, run)
-        for name, signature in SIGNATURES.items()
-    }
+    return {name: _torch_stage(name, contract, io, run) for name in form_of(contract).forward}
 
 
 def torch_backward_stages(
-    contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_backward_stages
+    contract: Contract, io: Format, run: Run | None = None
 ) -> dict[str, StageCall]:
-    """The seven stages of the backward likewise."""
-    return {
-        name: _torch_stage(name, signature, contract, io, run)
-        for name, signature in BACKWARD_SIGNATURES.items()
-    }
+    """Those of the backward likewise."""
+    return {name: _torch_stage(name, contract, io, run) for name in form_of(contract).backward}
 
 
-def _torch_stage(
-    name: str,
-    signature: Signature,
-    contract: Contract,
-    io: Format,
-    run: Callable[..., dict[str, Tensor]],
-) -> StageCall:
-    formats = formats_of(contract, io)
+def _torch_stage(name: str, contract: Contract, io: Format, run: Run | None) -> StageCall:
+    formats, form = formats_of(contract, io), form_of(contract)
+    signature = {**form.forward, **form.backward}[name]
     arithmetic = Arithmetic(
         store=lambda name, tensor: formats(name).round(tensor), sub_block=contract.sub_block
     )
 
     def call(x: StageArguments) -> Named:
-        written = run(
+        written = (run or form.run)(
             x.inputs,
             x.tensors,
             covers=(name,),
@@ -207,4 +205,6 @@ def _torch_stage(
         )
         return {output: tensor.to(formats(output).dtype) for output, tensor in written.items()}
 
-    return StageCall((name,), signature.reads, signature.writes, call, resets=True)
+    return StageCall(
+        (name,), signature.reads, signature.writes, call, resets=form is CHANNEL, form=form
+    )

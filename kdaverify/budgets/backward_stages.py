@@ -16,6 +16,7 @@ from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import SHIFT
 from kdaverify.budgets.scores_backward import pairs_with
+from kdaverify.budgets.stage_forms import HEAD, form_of
 from kdaverify.budgets.sums import matrix_units
 from oracles.arithmetic import Arithmetic
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
@@ -44,14 +45,18 @@ def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
         if member.contract.chunk_size == contract.chunk_size
     ]
     apart = {(member.dot, member.exp, member.total, member.backward): member for member in members}
-    plain = members[0]
+    plain, own = members[0], form_of(contract)
+    of_heads = own.backward_stages if own is HEAD else None
     yield from (
-        BackwardWay(contract.work, member.arithmetic, member.backward) for member in apart.values()
+        BackwardWay(contract.work, member.arithmetic, of_heads or member.backward)
+        for member in apart.values()
     )
-    table = plain.backward
+    table = of_heads or plain.backward
     yield BackwardWay(
         contract.work, plain.arithmetic, replace(table, cumsum_bwd=running_cumsum_bwd)
     )
+    if of_heads:
+        return
     otherwise = replace(
         table, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both
     )

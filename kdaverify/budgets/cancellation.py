@@ -8,14 +8,18 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
+from kdaverify.budgets.stage_forms import CHANNEL, StageForm
 from oracles.gradients import largest_ahead
 from oracles.inputs import Inputs
 from oracles.stages import Named
 
 
 def sizes_of_terms(
-    inputs: Inputs, given: Named, covers: tuple[str, ...], chunk_size: int
+    inputs: Inputs,
+    given: Named,
+    covers: tuple[str, ...],
+    chunk_size: int,
+    form: StageForm = CHANNEL,
 ) -> dict[str, Tensor]:
     """The sum of the sizes of all terms of every element that backward stages write.
 
@@ -26,7 +30,7 @@ def sizes_of_terms(
 
     Args:
         given: what the stages received, float64.
-        covers: the stages.
+        covers: the stages, of `form`.
     Returns:
         By name, in the layout of `oracles.backward_stages`.
     """
@@ -36,17 +40,17 @@ def sizes_of_terms(
     sizes = {name: tensor if name == "G" else tensor.abs() for name, tensor in given.items()}
     found: dict[str, Tensor] = {}
     for stage in covers:
-        signature = BACKWARD_SIGNATURES[stage]
+        signature = form.backward[stage]
         read = {name: sizes[name] for name in signature.reads if name in sizes}
         written = {
             name: x.abs()
-            for name, x in run_backward_stages(
-                absolute, read, covers=(stage,), chunk_size=chunk_size
+            for name, x in form.run(
+                absolute, read, (stage,), chunk_size=chunk_size, stages=form.sizes
             ).items()
         }
-        if stage == "dqkwg":
+        if "dG_state" in written:
             written["dG_state"] = q * written["dq_state"] + k * written["dk_state"]
-        if stage == "intra_bwd":
+        if "dq_head" in written:
             added = q * (written["dq_head"] - sizes["dq_state"]) + k * (
                 written["dk_head"] - sizes["dk_wy"]
             )

@@ -81,6 +81,7 @@ SUMS = (
         "dG_wy",
         "beta_k_wy",
         "beta_k",
+        "kb_gate",
         "dG",
         "dg",
         "dq_head",

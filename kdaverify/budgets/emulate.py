@@ -275,7 +275,8 @@ def running_cumsum_bwd(b: ChunkGradients) -> None:
     """
     BACKWARD.cumsum_bwd(b)
     rows = list(accumulate(reversed(b.dG.unbind(-2))))
-    b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))
+    hard = b.c.tokens.g[..., : b.dG.shape[-1]].isneginf()
+    b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(hard, 0.0))
 
 
 ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)

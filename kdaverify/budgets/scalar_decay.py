@@ -132,15 +132,18 @@ def dA(b: ChunkGradients) -> None:
     b.dAqk = b.store("dAqk", (b.dot(b.do, _t(b.c.v_new)) * pairs(b.c) * b.c.scale).tril())
 
 
-def dqkwg(b: ChunkGradients) -> None:
+def dqkwg(b: ChunkGradients, *, minus: float = -1.0) -> None:
     """Math: VJP of 3.4, 3.5 and 3.6 in what they read of q, k, h. Writes dw, and dq, dk, dG but for
     what passes through w and u.
+
+    Args:
+        minus: the sign of what is subtracted; 1 adds up the sizes of all terms.
 
     The pairs (i, i) are in both sums of dG and cancel but for roundings; so does what the last row
     gives to its own decay.
     """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
-    b.dw = b.store("dw", -b.dot(b.dv_new, _t(c.h)))
+    b.dw = b.store("dw", minus * b.dot(b.dv_new, _t(c.h)))
     read, written = (
         c.scale * to_each(c) * b.dot(b.do, _t(c.h)),
         to_end(c) * b.dot(c.v_new, _t(b.dh)),
@@ -149,14 +152,18 @@ def dqkwg(b: ChunkGradients) -> None:
     end = whole(c) * held + b.row_sum(k * written).sum(-1)[..., None, None]
     dq, dk = read + b.dot(b.dAqk, k), written + b.dot(_t(b.dAqk), q)
     b.dG = b.store(
-        "dG", (b.row_sum(q * dq) - b.row_sum(k * dk))[..., None] + end.masked_fill(~b.last, 0.0)
+        "dG",
+        (b.row_sum(q * dq) + minus * b.row_sum(k * dk))[..., None] + end.masked_fill(~b.last, 0.0),
     )
     b.dq, b.dk = b.store("dq_done", dq), b.store("dk_part", dk)
 
 
-def wy_bwd(b: ChunkGradients) -> None:
+def wy_bwd(b: ChunkGradients, *, minus: float = -1.0) -> None:
     """Math: VJP of 3.3, of 3.4 in w and u, and of 3.2 in k k^T. Writes dv, dbeta, the other part of
     dk, adds to dG.
+
+    Args:
+        minus: as of `dqkwg`.
     """
     k, v, beta = b.c.tokens.k, b.c.tokens.v, b.c.tokens.beta[..., None]
     decay, back = to_each(b.c), _t(b.c.R)
@@ -164,15 +171,16 @@ def wy_bwd(b: ChunkGradients) -> None:
     decayed = k * (beta * decay)
     dR = b.dot(b.dw, _t(b.store("kb", decayed))) + b.dot(b.dv_new, _t(b.store("vb", beta * v)))
     inner = b.dot(b.store("dR", dR.tril(-1)), back)
-    b.dAkk = b.store("dAkk", (-b.dot(back, b.store("R_dR", inner)) * pairs(b.c)).tril(-1))
+    b.dAkk = b.store("dAkk", (minus * b.dot(back, b.store("R_dR", inner)) * pairs(b.c)).tril(-1))
     b.dv = b.store("dv", beta * dvb)
     through = b.dot(b.dAkk, k)
     begun = b.store("dbeta_wy", b.row_sum(dvb * v) + b.row_sum(dkb * k * decay))
     b.dbeta = b.store("dbeta", begun + b.row_sum(through * k))
-    weighed = b.dAkk * (beta * b.dot(k, _t(k)))
+    weighed, read = b.dAkk * (beta * b.dot(k, _t(k))), b.store("kb_gate", decayed)
     b.dG = b.store(
         "dG",
-        b.dG + (b.row_sum(dkb * decayed) + b.row_sum(weighed) - b.row_sum(_t(weighed)))[..., None],
+        b.dG
+        + (b.row_sum(dkb * read) + b.row_sum(weighed) + minus * b.row_sum(_t(weighed)))[..., None],
     )
     first = b.store("dk_w", dkb * beta * decay)
     second = beta * through + b.dot(_t(b.dAkk), b.store("beta_k", beta * k)) + first

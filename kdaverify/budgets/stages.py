@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.backward_stages import backward_ensemble
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.cancellation import sizes_of_terms
@@ -40,13 +41,13 @@ from kdaverify.budgets.factored import (
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
+from kdaverify.budgets.stage_forms import StageForm, form_of
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.budgets.sums import matrix_units
-from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
-from oracles.stages import Named, defined, region, run_stages
+from oracles.stages import Named, defined, region
 
 # Conforming forms that give tensors of the same name another meaning: their error is no stage's.
 _OTHER_MEANING = (
@@ -64,6 +65,9 @@ _OTHER_MEANING = (
     difference_state,
     difference_output,
     factored_residual_wy,
+    scalar_decay.residual_wy,
+    scalar_decay.residual_state,
+    scalar_decay.substituted_state,
 )
 
 
@@ -89,15 +93,19 @@ class StageQuestion:
     @property
     def backward(self) -> bool:
         """Whether its stages are those of the backward."""
-        return self.covers[0] in BACKWARD_SIGNATURES
+        return self.covers[0] in self.form.backward
+
+    @property
+    def form(self) -> StageForm:
+        """How the kernels of the contract are cut."""
+        return form_of(self.contract)
 
     def run(self, **how: object) -> dict[str, Tensor]:
         """Everything that the stages write, float64, 0 where it is not defined;
         `how` is passed on to the oracle.
         """
         size = self.contract.chunk_size
-        run: Callable[..., dict[str, Tensor]] = run_backward_stages if self.backward else run_stages
-        written = run(self.inputs, self.given, covers=self.covers, chunk_size=size, **how)
+        written = self.form.run(self.inputs, self.given, self.covers, chunk_size=size, **how)
         return {
             name: defined(name, tensor.double(), self.inputs, size)
             for name, tensor in written.items()
@@ -143,7 +151,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
     truth = {name: _enclosure(name, exact[name], question) for name in question.gives}
     contract, x = question.contract, question.inputs
     sizes = (
-        sizes_of_terms(x, question.given, question.covers, contract.chunk_size)
+        sizes_of_terms(x, question.given, question.covers, contract.chunk_size, question.form)
         if question.backward
         else {}
     )
@@ -198,7 +206,7 @@ def stage_ensemble(question: StageQuestion) -> tuple[Emulator, ...]:
     whole = [
         m for m in ensemble(contract, question.io) if m.contract.chunk_size == contract.chunk_size
     ]
-    members = [replace(m, stages=_plain(m.stages)) for m in whole]
+    members = [replace(m, stages=_plain(m.stages, question.form.stages)) for m in whole]
     plain = members[0]
     if question.covers == ("cumsum",) and contract.exponential != "natural":
         members += [
@@ -235,12 +243,12 @@ def solving(way: Solve, dot: Dot) -> Stage:
     return solve
 
 
-def _plain(stages: Stages) -> Stages:
-    """The same stages, but those of another meaning."""
+def _plain(stages: Stages, plain: Stages) -> Stages:
+    """The same stages, but plain ones for those of another meaning."""
     other = [
         field.name for field in fields(stages) if getattr(stages, field.name) in _OTHER_MEANING
     ]
-    return replace(stages, **{name: getattr(STAGES, name) for name in other})
+    return replace(stages, **{name: getattr(plain, name) for name in other})
 
 
 def _ways(question: StageQuestion) -> list[dict[str, object]]:

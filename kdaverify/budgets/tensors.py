@@ -88,6 +88,7 @@ SCALAR_DECAY: Final = Pipeline(
                 "dv",
                 "dbeta_wy",
                 "dbeta",
+                "kb_gate",
                 "dk_w",
                 "beta_k",
                 "dk_wy",
@@ -99,7 +100,7 @@ SCALAR_DECAY: Final = Pipeline(
     ),
 )
 """Where channels share a gate: dq_done is dq of a value head, dk_part its dk but for what passes
-through w and u, dk_w and dk_wy that."""
+through w and u, dk_w and dk_wy that; kb_gate is kb where the gradient of the gate reads it."""
 
 RECURRENT: Final = Pipeline(
     forward=(StageTensors("token", ("decayed", "p", "u", "S", "o")),),

@@ -19,6 +19,7 @@ from kdaverify.adapters.stages import StageArguments, StageCall, formats_of, sto
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.stage_forms import form_of
 from kdaverify.budgets.stages import StageQuestion, stage_standard
 from kdaverify.checks.closures import CLOSURES, closures
 from kdaverify.checks.compare import compare
@@ -28,16 +29,10 @@ from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
 from kdaverify.problems.regimes.gate import HUGE
-from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.inputs import Inputs
-from oracles.stages import SIGNATURES, Named, defined, run_stages
+from oracles.stages import Named, defined
 from oracles.tensors import FLOATING
 
-ORDER: Final = tuple(
-    name
-    for signature in {**SIGNATURES, **BACKWARD_SIGNATURES}.values()
-    for name in signature.writes
-)
 METHOD: Final = "float64 stages"
 _RESETS: Final = "a hard reset has no finite cumulative gate to hand over"
 _SOFTENED: Final = Softened(_RESETS, f"tested with gates of {HUGE:g} for hard resets")
@@ -162,7 +157,7 @@ class _StageRun:
             x.inputs,
             seen,
             call.covers,
-            _in_order(call.gives),
+            tuple(sorted(call.gives, key=form_of(self.contract).order.index)),
             self.contract,
             FORMATS[self.dtype],
         )
@@ -214,7 +209,7 @@ def _judged(
         yield from skipped("no token, no stage")
         return
     formats = formats_of(contract, io)
-    exact = _exact(problem, inputs, contract.chunk_size, backward=backward)
+    exact = _exact(problem, inputs, contract, backward=backward)
     taken = {
         name: stored(name, tensor, formats)
         for name, tensor in exact.items()
@@ -242,14 +237,15 @@ def _judged(
 
 
 def _exact(
-    problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool
+    problem: Problem, inputs: Inputs, contract: Contract, *, backward: bool
 ) -> dict[str, Tensor]:
     """Every tensor that a stage may be given, in float64."""
-    exact = run_stages(inputs, {}, chunk_size=chunk_size)
+    form, size = form_of(contract), contract.chunk_size
+    exact = form.run(inputs, {}, chunk_size=size)
     if backward:
         do, d_final_state = cotangents(problem, "both").of(inputs)
         exact |= {"do": do, "d_final_state": d_final_state}
-        exact |= run_backward_stages(inputs, exact, chunk_size=chunk_size)
+        exact |= form.run(inputs, exact, (*form.backward,), chunk_size=size)
     return exact
 
 
@@ -268,10 +264,6 @@ def _closed(
         yield Outcome(
             f"{stage}.{equation}", Status.PASS if ratio <= 1 else Status.FAIL, message, excess=ratio
         )
-
-
-def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(names, key=ORDER.index))
 
 
 def _called(

@@ -143,22 +143,16 @@ class Fla(FlaRecurrence):
         def function() -> Function:
             return imported(ALL_FUNCTIONS[name])
 
-        stage = stage_call(name, function, extra=extra)
+        stage = stage_call(ALL_FUNCTIONS[name], function, extra=extra)
 
-        def call(x: StageArguments) -> Named:
+        def run(there: StageArguments) -> Named:
             kernels = runtime(self._backend, self._options, TORCH[dtype])
             kernels.forget()
-            home = x.inputs.q.device
-            there = replace(
-                x,
-                inputs=x.inputs.on(self.device),
-                tensors={n: tensor.to(self.device) for n, tensor in x.tensors.items()},
-            )
             written = stage.call(there)
             refuse_strangers(kernels.kernels_run(), self._backend)
-            return {n: tensor.to(home) for n, tensor in written.items()}
+            return written
 
-        return replace(stage, call=call)
+        return self._placed(stage, run)
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         if self._form == "recurrent":  # it activates inside

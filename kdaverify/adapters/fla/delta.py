@@ -16,16 +16,20 @@ from kdaverify.adapters.base import Output, WrongKernelError
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.delta_product import delta_product
 from kdaverify.adapters.fla import ascend
+from kdaverify.adapters.fla.functions import HEAD_FUNCTIONS, StageFunction
 from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
 from kdaverify.adapters.fla.runtime import Backend, Runtime, runtime
+from kdaverify.adapters.fla.stages import imported, stage_call
 from kdaverify.adapters.handover import Handover
+from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import Domain
+from kdaverify.problems import TORCH, Domain
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.stages import Named
 
 OPTIONS: Final = FlaOptions()
 
@@ -144,6 +148,8 @@ class FlaDelta(FlaRecurrence):
         # Without a gate, and in products, the package has one kind of heads.
         grouped = gated and functions[form].steps == 1
         self.domain = Domain(gates=gates, head_ratios=() if grouped else (1,))
+        # DeltaNet has functions of its own, and a product is not cut where its tokens end.
+        self._cut = grouped
 
     def contract(self, dtype: str) -> Contract:
         found = preset(self._functions[self._form].contract, dtype)
@@ -152,6 +158,21 @@ class FlaDelta(FlaRecurrence):
         # On NVIDIA's matrix units products of fp32 are products of TF32.
         tf32 = FORMATS["tf32"]
         return replace(found, operands=tf32) if dtype == "fp32" else replace(found, solve=tf32)
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        if self._form == "recurrent" or not self._cut:
+            return {}
+        return {name: self._stage(known, dtype) for name, known in HEAD_FUNCTIONS.items()}
+
+    def _stage(self, known: StageFunction, dtype: str) -> StageCall:
+        stage = stage_call(known, lambda: imported(known))
+
+        def run(there: StageArguments) -> Named:
+            kernels = self._runtime(TORCH[dtype])
+            kernels.forget()
+            return stage.call(there)
+
+        return self._placed(stage, run)
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[torch.Tensor]:
         found = super().gradients(inputs, cotangents)

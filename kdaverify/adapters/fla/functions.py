@@ -8,18 +8,23 @@ FLA's names for our tensors (`oracles.stages`, `oracles.backward_stages`):
     system, not of its inverse; both are fp32. dv is dv_local before the state's backward, dv_new
     after it (du of the WY function), and dv after the WY function. dq, dk, db and dg grow from
     function to function, in fp32; dq and dk belong to a value head and are summed by the caller.
+
+Of the gated delta rule g is G, k of the state and q of its backward are the call's own, and every
+function of the backward returns a part, which the caller adds to the others; dq and dk are summed
+over the value heads of a key head.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
 
 from kdaverify.adapters.stages import StageArguments
+from kdaverify.budgets.stage_forms import CHANNEL, HEAD, StageForm
 
 LOG2_E: Final = 1 / math.log(2)
 Setting = Callable[[StageArguments], Any]
@@ -36,6 +41,7 @@ class StageFunction:
         gives: the tensors it returns, in order.
         settings: parameter -> what else it is handed, whether or not it has a default.
         needs: parameters without which a function of that name is another one.
+        form: how the pipeline is cut, of which it is a part.
     """
 
     name: str
@@ -45,6 +51,7 @@ class StageFunction:
     gives: tuple[str, ...]
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
     needs: tuple[str, ...] = ()
+    form: StageForm = CHANNEL
 
 
 def always(value: Any) -> Setting:
@@ -227,3 +234,83 @@ wy_dqkg, intra_bwd and cumsum_bwd; dqkwg was its function before 0.5 and is ther
 dv_local, dA and wy_bwd stand apart."""
 
 ALL_FUNCTIONS: Final[Mapping[str, StageFunction]] = {**FUNCTIONS, **BACKWARD_FUNCTIONS}
+
+
+def _of_heads(
+    name: str,
+    module: str,
+    covers: tuple[str, ...],
+    tensors: str,
+    gives: str,
+    **settings: Setting,
+) -> StageFunction:
+    """A function of the gated delta rule.
+
+    Args:
+        tensors: parameters and what they get, as in "q, dv=dv_new"; gives: what it returns.
+    """
+    pairs = [pair.partition("=") for pair in tensors.split(", ")]
+    handed = {parameter: tensor or parameter for parameter, _, tensor in pairs}
+    returned = tuple(gives.split(", "))
+    home = f"fla.ops.{module}"
+    return StageFunction(name, home, covers, handed, returned, settings, ("g",), HEAD)
+
+
+HEAD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
+    "cumsum": replace(FUNCTIONS["cumsum"], form=HEAD),
+    "intra": _of_heads(
+        "chunk_gated_delta_rule_fwd_intra",
+        "gated_delta_rule.chunk_fwd",
+        ("scores", "solve", "wy"),
+        "k, v, g=G, beta",
+        "w, u, R",
+    ),
+    "kkt": _of_heads(
+        "chunk_scaled_dot_kkt_fwd",
+        "common.chunk_scaled_dot_kkt",
+        ("scores",),
+        "k, g=G, beta",
+        "Akk",
+        output_dtype=always(torch.float32),
+    ),
+    "solve": replace(FUNCTIONS["solve"], form=HEAD),
+    "wy": _of_heads(
+        "recompute_w_u_fwd", "gated_delta_rule.wy_fast", ("wy",), "k, v, beta, A=R, g=G", "w, u"
+    ),
+    "state": _of_heads(
+        "chunk_gated_delta_rule_fwd_h",
+        "common.chunk_delta_h",
+        ("state",),
+        "k, w, u, g=G, initial_state",
+        "h, v_new, final_state",
+        output_final_state=always(value=True),
+    ),
+    "output": _of_heads("chunk_fwd_o", "common.chunk_o", ("output",), "q, k, v=v_new, h, g=G", "o"),
+    "dv_local": _of_heads(
+        "chunk_bwd_dv_local", "common.chunk_o", ("dv_local",), "q, k, do, g=G", "dv_local"
+    ),
+    "state_bwd": _of_heads(
+        "chunk_gated_delta_rule_bwd_dhu",
+        "common.chunk_delta_h",
+        ("state_bwd",),
+        "q, k, w, do, dv=dv_local, g=G, dht=d_final_state",
+        "dh, d_initial_state, dv_new",
+        h0=lambda x: x.inputs.state,
+    ),
+    "dqkwg": _of_heads(
+        "chunk_bwd_dqkwg",
+        "common.chunk_o",
+        ("dqkwg",),
+        "q, k, v=v_new, do, h, dh, w, g=G, dv=dv_new",
+        "dq, dk_done, dw, dG_part",
+    ),
+    "wy_bwd": _of_heads(
+        "prepare_wy_repr_bwd",
+        "gated_delta_rule.wy_fast",
+        ("wy_bwd",),
+        "k, v, beta, A=R, dw, du=dv_new, g=G",
+        "dk_added, dv, dbeta, dG_wy",
+    ),
+    "cumsum_bwd": replace(BACKWARD_FUNCTIONS["cumsum_bwd"], form=HEAD),
+}
+"""Those of the gated delta rule, in the order of the dataflow."""

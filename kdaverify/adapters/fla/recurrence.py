@@ -5,7 +5,8 @@ and how a call reaches them.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -14,7 +15,9 @@ import torch
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, versions
 from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, missing, native
 from kdaverify.adapters.placement import on_device
+from kdaverify.adapters.stages import StageArguments, StageCall
 from oracles.inputs import Inputs
+from oracles.stages import Named
 
 Form = Literal["chunk", "recurrent"]
 INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton-ascend too)"
@@ -73,6 +76,16 @@ class FlaRecurrence(Adapter):
 
     def step(self, inputs: Inputs) -> Output:
         return on_device(self.device, lambda there: self._run(there, "recurrent"), inputs)
+
+    def _placed(self, stage: StageCall, run: Callable[[StageArguments], Named]) -> StageCall:
+        """The stage, computed by `run` on the device."""
+
+        def call(x: StageArguments) -> Named:
+            tensors = {name: tensor.to(self.device) for name, tensor in x.tensors.items()}
+            written = run(replace(x, inputs=x.inputs.on(self.device), tensors=tensors))
+            return {name: tensor.to(x.inputs.q.device) for name, tensor in written.items()}
+
+        return replace(stage, call=call)
 
     def proof(self) -> str:
         return self._ran

@@ -15,11 +15,14 @@ from torch import Tensor
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.fla.functions import ALL_FUNCTIONS, LOG2_E, Setting, StageFunction, always
 from kdaverify.adapters.stages import StageArguments, StageCall
+from kdaverify.budgets.stage_forms import HEAD
 from oracles.stages import Named, chunks
 
 Function = Callable[..., Any]
 # Kept in fp32 by FLA whatever the format of the call.
 _IN_FP32: Final = ("dAqk", "dAkk")
+_OF_GATES: Final = ("g", "G", "dG", "dG_part", "dG_wy", "dg")
+"""Without an axis of channels where there is one gate a head."""
 
 
 def _chunk_indices(x: StageArguments) -> Tensor | None:
@@ -52,7 +55,7 @@ _KEPT: Final = ("cu_seqlens_cpu", "chunk_indices", "chunk_offsets", "state_v_fir
 
 
 def stage_call(
-    name: str,
+    known: StageFunction,
     function: Callable[[], Function],
     *,
     base_2: bool = True,
@@ -61,18 +64,17 @@ def stage_call(
     """One of FLA's stages as the harness calls it.
 
     Args:
-        name: a key of ALL_FUNCTIONS.
+        known: what FLA's function of that name takes and gives.
         function: brings the function, called each time, so that it may be imported late.
         base_2: whether gates are summed in base 2.
         extra: further arguments, for the parameters that the function has.
     """
-    known = ALL_FUNCTIONS[name]
 
     def call(x: StageArguments) -> Named:
         there = function()
         tensors = {parameter: x[tensor] for parameter, tensor in known.tensors.items()}
         handed = {
-            parameter: _handed(known.tensors[parameter], tensor, base_2=base_2)
+            parameter: _handed(known, known.tensors[parameter], tensor, base_2=base_2)
             for parameter, tensor in tensors.items()
         }
         settings = {
@@ -80,10 +82,10 @@ def stage_call(
             **known.settings,
             **{parameter: always(value) for parameter, value in (extra or {}).items()},
         }
-        if name == "cumsum" and not base_2:
+        if known.covers == ("cumsum",) and not base_2:
             settings["scale"] = always(None)
         returned = there(**handed, **_settings(known, there, settings, x))
-        return _returned(known, returned, base_2=base_2)
+        return _returned(known, returned, x.inputs.K, base_2=base_2)
 
     return StageCall(
         known.covers,
@@ -91,6 +93,7 @@ def stage_call(
         known.gives,
         call,
         received=_through_base_2 if base_2 else StageCall.received,
+        form=known.form,
     )
 
 
@@ -136,13 +139,16 @@ def _spelled(known: StageFunction) -> str:
     return ", ".join(dict.fromkeys([*known.tensors, *known.settings, *COMMON]))
 
 
-def _handed(name: str, tensor: Tensor | None, *, base_2: bool) -> Tensor | None:
+def _handed(
+    known: StageFunction, name: str, tensor: Tensor | None, *, base_2: bool
+) -> Tensor | None:
     if tensor is None or name in _IN_FP32:
         return None if tensor is None else tensor.float()
-    return _to_base_2(tensor) if name == "G" and base_2 else tensor
+    found = _to_base_2(tensor) if name == "G" and base_2 else tensor
+    return found[..., 0].contiguous() if known.form is HEAD and name in _OF_GATES else found
 
 
-def _returned(known: StageFunction, returned: Any, *, base_2: bool) -> dict[str, Tensor]:
+def _returned(known: StageFunction, returned: Any, K: int, *, base_2: bool) -> dict[str, Tensor]:
     values = returned if isinstance(returned, tuple | list) else (returned,)
     if len(values) < len(known.gives):
         raise AdapterError(
@@ -152,6 +158,10 @@ def _returned(known: StageFunction, returned: Any, *, base_2: bool) -> dict[str,
     named = dict(zip(known.gives, values, strict=False))
     if base_2 and isinstance(named.get("G"), Tensor):
         named["G"] = named["G"].double() / LOG2_E
+    if known.form is HEAD:
+        named |= {n: named[n][..., None] for n in named.keys() & {*_OF_GATES}}
+        # The oracle has the sums of every channel.
+        named |= {n: named[n].expand(*named[n].shape[:-1], K) for n in named.keys() & {"G"}}
     return named
 
 
@@ -205,7 +215,7 @@ def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict
         names = ", ".join(dict.fromkeys(known.name for known in ALL_FUNCTIONS.values()))
         raise AdapterError(f"{module}: holds none of FLA's stage functions ({names})")
     return {
-        name: stage_call(name, _always_function(function), base_2=base_2)
+        name: stage_call(ALL_FUNCTIONS[name], _always_function(function), base_2=base_2)
         for name, function in present.items()
     }
 

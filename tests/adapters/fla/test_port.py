@@ -145,7 +145,7 @@ def test_gates_go_there_and_back_in_base_2(make_problem: MakeProblem) -> None:
 
 
 def complaint(function: Any, problem: Problem) -> str:
-    stage = stage_call("cumsum", lambda: function)
+    stage = stage_call(FUNCTIONS["cumsum"], lambda: function)
     with pytest.raises(AdapterError) as reported:
         stage.call(arguments(problem, port()))
     return str(reported.value)
@@ -173,7 +173,7 @@ def test_too_few_results_are_reported(make_problem: MakeProblem) -> None:
     def two(k: Any, w: Any, u: Any, gk: Any, initial_state: Any) -> tuple[Any, Any]:
         return k, w
 
-    short = stage_call("state", lambda: two)
+    short = stage_call(FUNCTIONS["state"], lambda: two)
     with pytest.raises(
         AdapterError, match="wanted h, v_new, final_state in this order, got 2 values"
     ):
