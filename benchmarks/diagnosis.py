@@ -74,7 +74,9 @@ class Otherwise(PatchedPipeline):
     def arithmetic(self) -> Arithmetic:
         narrow = self.contract.operands.precision < self.contract.accumulate.precision
         finer = (
-            replace(self.contract, operands=self.contract.accumulate) if narrow else self.contract
+            replace(self.contract, operands=self.contract.accumulate, solve=None)
+            if narrow
+            else self.contract
         )
         return self.changed(replace(arithmetic_of(finer), dot=backwards))
 

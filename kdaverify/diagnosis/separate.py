@@ -41,7 +41,7 @@ def separate(
 def _reported_apart(
     judged: Adapter, other: PropertyCase, fits: tuple[Match, ...]
 ) -> tuple[Match, ...]:
-    if judged.supports(other.problem) is not None:
+    if operator_of(other.problem).refusal(judged, other.problem) is not None:
         return fits
     bed, contract = bench(other, judged), declared(other, judged)
     answers = [bed.answer(match.suspect.adapter(contract)) for match in fits]

@@ -44,12 +44,14 @@ class Product:
 
     Args:
         gate: (log gate of the token, step, steps) -> what the state is multiplied by, as a log.
-        inside: the same, of what a step sees of the steps before it in its token.
+        inside: the same, of what a step sees of the steps before it in its token; None: all of it.
         shown: (steps) -> the step after which o is read.
     """
 
-    gate: Callable[[Tensor, int, int], Tensor] = lambda g, step, n: g if step == 0 else 0 * g
-    inside: Callable[[Tensor], Tensor] = lambda g: 0 * g
+    gate: Callable[[Tensor, int, int], Tensor] = lambda g, step, n: (
+        g if step == 0 else torch.zeros_like(g)
+    )
+    inside: Callable[[Tensor], Tensor] | None = None
     shown: Callable[[int], int] = lambda n: n - 1
     parallel: bool = False
 
@@ -76,8 +78,10 @@ class Product:
                     if step:
                         state = self.gate(g[t], step, n).exp()[:, None, None] * state
                     row = t * n + step
-                    seen = before + self.inside(g[t]).exp()[:, None, None] * (state - before)
-                    seen = before if self.parallel else seen
+                    seen = before if self.parallel else state
+                    if self.inside is not None:
+                        decay = self.inside(g[t]).exp()[:, None, None]
+                        seen = before + decay * (state - before)
                     error = v[row] - torch.einsum("hk,hkv->hv", k[row], seen)
                     state = state + torch.einsum("h,hk,hv->hkv", beta[row], k[row], error)
                     if step == self.shown(n):
