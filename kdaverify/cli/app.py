@@ -85,6 +85,12 @@ def _add(command: Callable[..., int | None], panel: str, name: str | None = None
     app.command(name, rich_help_panel=panel, help=_help(command.__doc__))(command)
 
 
+def _add_group(group: typer.Typer, panel: str, name: str) -> None:
+    for command in group.registered_commands:
+        command.help = _help(command.callback and command.callback.__doc__)
+    app.add_typer(group, name=name, rich_help_panel=panel)
+
+
 _add(verify, JUDGE)
 _add(replay, JUDGE)
 _add(diagnose, JUDGE)
@@ -97,11 +103,9 @@ _add(score, JUDGE)
 _add(gate, DECIDE)
 _add(report, DECIDE)
 _add(merge, DECIDE)
-app.add_typer(ledger, name="ledger", rich_help_panel=DECIDE)
+_add_group(ledger, DECIDE, "ledger")
 _add(list_, EXACT, "list")
-app.add_typer(
-    of_operator("kda.commands.contracts:contracts"), name="contracts", rich_help_panel=EXACT
-)
+_add_group(of_operator("kda.commands.contracts:contracts"), EXACT, "contracts")
 _add(of_operator("kda.commands.oracle:oracle"), EXACT)
 _add(problem, EXACT)
 _add(of_operator("kda.commands.mailboxes:mailboxes"), HARNESS)

@@ -40,14 +40,15 @@ def export(
         typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
     ] = "smoke",
     kda_seed: Annotated[
-        int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")
+        int | None,
+        typer.Option("--kda-seed", min=0, metavar="N", help="seed of the random problems"),
     ] = None,
     name: Annotated[str, typer.Option(help="of the implementation; default: the folder's")] = "",
     op: Annotated[str, typer.Option(help=OP)] = DEFAULT,
-    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
-    without: Annotated[list[str] | None, typer.Option(help=WITHOUT)] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help=DTYPES)] = None,
-    contract: Annotated[list[str] | None, typer.Option(help=CONTRACT)] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="WORD", help=OPTION)] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="NAME", help=WITHOUT)] = None,
+    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help=DTYPES)] = None,
+    contract: Annotated[list[str] | None, typer.Option(metavar="NAME", help=CONTRACT)] = None,
     **declared: Any,
 ) -> int:
     """Write the calls of the suites to files, with a runner that needs only safetensors and the
@@ -56,11 +57,11 @@ def export(
     The options declare the kernel, in the words of @kdaverify.kernel: its inputs are written in its
     own conventions.
 
-    kdaverify export cases --dtype bf16 --contract chunk64-bf16 --state vk --packing cu_seqlens
+    Examples:
+    kdaverify export cases --dtype bf16 --contract chunk64-bf16 --state vk
+    kdaverify export cases --op short_conv --dtype bf16 --without bias
 
-    kdaverify export cases --op short_conv --dtype bf16 --option conv_state=W-1 --without bias
-
-    There, with cases/ copied: python run.py my_module:my_function --framework jax
+    There, with cases/ copied: python cases/run.py my_module:my_function --framework jax
 
     Here, with cases/outputs/ brought back: kdaverify score cases
 

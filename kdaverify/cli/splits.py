@@ -33,7 +33,10 @@ def splits(
     ] = "online64-bf16",
     regimes: Annotated[
         str | None,
-        typer.Option(help="of normal,flat,peaked,first,last,edges,rising,high; default: all"),
+        typer.Option(
+            help="of normal, flat, peaked, first, last, edges, rising, high; commas between;"
+            " default: all"
+        ),
     ] = None,
     keys: Annotated[
         int, typer.Option(min=1, help="of the request that errors are measured on")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from kdaverify.cli.app import app
 from tests.docs.blocks import PAGES, ROOT, blocks, commands
@@ -38,6 +40,20 @@ def test_an_unknown_command_or_option_is_seen() -> None:
     assert _unknown("kdaverify verfy --impl x") == ["verfy"]
     assert _unknown("kdaverify verify --imp x") == ["--imp"]
     assert _unknown("kdaverify contracts show NAME --toml") == []
+
+
+def _calls(command: Any, *words: str) -> list[tuple[str, ...]]:
+    """Every command, as it is typed."""
+    below = getattr(command, "commands", {})
+    return [call for name in below for call in _calls(below[name], *words, name)] or [words]
+
+
+@pytest.mark.parametrize("call", _calls(typer.main.get_command(app)), ids=" ".join)
+def test_help_fits_in_80_columns_and_has_an_example(call: tuple[str, ...]) -> None:
+    columns = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    shown = CliRunner().invoke(app, [*call, "--help"], env=columns).output
+    assert [line for line in shown.splitlines() if "\N{HORIZONTAL ELLIPSIS}" in line] == []
+    assert f"kdaverify {' '.join(call)} " in shown.partition("Usage:")[2].partition("\n")[2]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

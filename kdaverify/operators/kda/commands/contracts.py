@@ -97,10 +97,9 @@ def show(
     sums, and of every tensor where it is stored; then what holds throughout, and the reference
     ensemble, whose kernels differ in what the contract leaves open.
 
+    Examples:
     kdaverify contracts show chunk64-bf16
-
     kdaverify contracts show impl:fla --dtype fp16
-
     kdaverify contracts show fla --dtype bf16 --toml > mine.toml
     """
     from kdaverify.budgets.contract import known_format

@@ -21,7 +21,9 @@ def _option(
     name: str, taken: Any, default: Any, about: str, *, flag: str = "", least: int | None = None
 ) -> Parameter:
     flags = (f"--{flag}",) if flag else ()
-    described = typer.Option(*flags, help=about, min=least)
+    # A narrow column of types: beside a wide one, 80 columns clip --no-grouped-heads.
+    metavar = None if least is None else "N"
+    described = typer.Option(*flags, help=about, min=least, metavar=metavar)
     return Parameter(
         name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[taken, described]
     )

@@ -54,7 +54,9 @@ def mailboxes(
     ] = Operands.BF16,
     regimes: Annotated[
         str | None,
-        typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all"),
+        typer.Option(
+            help="of ordinary, one-gate, zero, memory, coherent, deep; commas between; default: all"
+        ),
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
     width: Annotated[int, typer.Option(min=1, help="K = V of every problem")] = 128,
