@@ -72,3 +72,10 @@ def test_what_is_wrong_in_plain_calls_is_no_news_of_rules() -> None:
     assert failing_rules(rows(few, same_as="forward")) == []
     assert failing_rules(rows(sorted(RULES)[: MOST + 1])) == []
     assert failing_rules(rows(RULES)) == []
+    plain = [
+        row.model_copy(update={"property": "forward", "detail": {}})
+        for row in rows(few)
+        if row.status.rejects
+    ]
+    assert failing_rules([*rows(few), *plain]) == [said]
+    assert failing_rules([*rows(few), *plain, *plain]) == []
