@@ -33,7 +33,7 @@ from kdaverify.faults import (
     wy,
 )
 from kdaverify.faults.attention import backward as attention_backward
-from kdaverify.faults.attention import lists, masks, pages, quantised, splits, wrapper
+from kdaverify.faults.attention import lists, masks, pages, quantised, sizes, splits, wrapper
 from kdaverify.faults.attention import scores as attention_scores
 from kdaverify.faults.attention import sinks as attention_sinks
 from kdaverify.faults.fault import Fault
@@ -70,6 +70,7 @@ MODULES: Final = (
     attention_backward,
     attention_sinks,
     wrapper,
+    sizes,
     lists,
     quantised,
 )

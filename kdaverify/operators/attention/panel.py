@@ -81,6 +81,22 @@ DENSE: Final[Fields] = {
         "s_k": 193,
         "H": 5,
     },
+    # sizes that models have: past tiles of rows, of heads and of columns, buffers and grids
+    "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
+    "rows-past-128": {"s_q": 150, "s_k": 150, "H": 2, "d_k": 16, "d_v": 8, "causal": True},
+    "heads-past-64": {"s_q": 2, "s_k": 20, "H": 66, "h_kv": 33, "d_k": 16, "d_v": 8},
+    "entries-past-32": {"B": 40, "s_q": 1, "s_k": 9, "H": 2, "d_k": 16, "d_v": 8},
+    "pack-past-32": {
+        "q_lengths": (1, 2) * 18,
+        "k_lengths": (2, 7) * 18,
+        "s_q": 55,
+        "s_k": 162,
+        "H": 2,
+        "d_k": 16,
+        "d_v": 8,
+        "causal": True,
+    },
+    "widths-past-128": {"s_q": 2, "s_k": 66, "H": 2, "d_k": 136, "d_v": 264},
     **{f"{name}-logits": {**REGIME_SIZES, "logits": name} for name in REGIMES if name != "normal"},
     **{
         f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
@@ -126,6 +142,8 @@ DECODE: Final[Fields] = {
     "small-scale": {"k_lengths": (70, 19), "s_q": 1, "scale": "small", **LATENT},
     "many-heads": {"k_lengths": (65, 3), "s_q": 3, "H": 65, "d_k": 24, "d_v": 16},
     "model-width": {"k_lengths": (66, 2), "s_q": 1, "H": 3, "d_k": 576, "d_v": 512},
+    "tokens-past-4096": {"k_lengths": (4200, 1030), "s_q": 1, **LATENT},
+    "requests-past-32": {"k_lengths": (3, 1, 2) * 12, "s_q": 1, **LATENT},
     **{
         f"{name}-logits": {"k_lengths": (131, 20, 64), "s_q": 2, "logits": name, **LATENT}
         for name in REGIMES
@@ -148,7 +166,8 @@ MERGES: Final[Fields] = {
 } | {
     "one-row": {"T": 1, "H": 2, "d_v": 8, "parts": "normal"},
     "model-width": {"T": 3, "H": 5, "d_v": 512, "parts": "one-empty"},
-    "many-rows": {"T": 130, "H": 2, "d_v": 17, "parts": "empty"},
+    "many-rows": {"T": 2100, "H": 2, "d_v": 17, "parts": "empty"},
+    "many-heads": {"T": 5, "H": 130, "d_v": 9, "parts": "normal"},
 }
 LONGER_DENSE: Final[Fields] = {
     "long": {"s_q": 2, "s_k": 4097, "H": 3, "d_k": 32, "d_v": 16},

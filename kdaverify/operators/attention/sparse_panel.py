@@ -35,6 +35,8 @@ LISTS: Final[Fields] = {
     "large-pages": {**FEW, "pages": 3, "page": 64, "scale": "model"},
     "key-heads": {**FEW, "H": 6, "h_kv": 2, "lists": "holes"},
     "many-heads": {**FEW, "B": 1, "H": 65},
+    "entries-past-2048": {**WIDE, "B": 1, "s_q": 2, "pages": 135, "topk": 2100, "lists": "holes"},
+    "requests-past-32": {**WIDE, "B": 36, "s_q": 1, "pages": 3, "topk": 9},
     "model-width": {**MODEL, "B": 2, "s_q": 1, "lists": "holes", "scale": "model"},
     **{
         f"{name}-logits": {**FEW, "logits": name, "lists": "holes"}

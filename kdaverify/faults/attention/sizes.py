@@ -1,0 +1,166 @@
+"""Faults that begin at a size that models have and small problems do not: a second tile of rows,
+heads, requests or columns, a list or a cache that is longer than a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.kernel import (
+    EVERY,
+    AttentionPatch,
+    KernelRequest,
+    Outputs,
+    Paged,
+    gathered,
+)
+from kdaverify.faults.attention.list_kernel import ListPatch, Named, QueryList, as_given
+from kdaverify.faults.fault import Fault
+
+KEYS, LONG, ROWS, HEADS, REQUESTS, COLUMNS, PAGES, ENTRIES, MERGED = (
+    1024, 4096, 128, 32, 32, 128, 64, 1024, 1024,
+)  # fmt: skip
+"""Where the faults begin. Block sizes and limits of buffers that kernels have: FlashAttention's
+tiles are of 64 or 128 rows, Triton's decode takes up to 32 heads a tile, FlashMLA's lists have up
+to 2,048 entries."""
+Call = Callable[..., Any]
+
+
+def _first_again(x: Tensor, dim: int, most: int) -> Tensor:
+    """Entries of a dimension from `most` on hold those that are `most` earlier."""
+    return x.index_select(dim, torch.arange(x.shape[dim]) % most)
+
+
+def _latest_keys(most: int, request: KernelRequest) -> KernelRequest:
+    """A request without its oldest keys."""
+    kept = slice(max(0, request.s_k - most), None)
+    return replace(request, k=request.k[:, kept], v=request.v[:, kept])
+
+
+def _rows_again(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    return _first_again(o, 1, ROWS), _first_again(lse, 1, ROWS)
+
+
+def _heads_again(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    return _first_again(o, 0, HEADS), _first_again(lse, 0, HEADS)
+
+
+def _columns_again(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    return _first_again(o, 2, COLUMNS), lse
+
+
+def _without_a_key(request: KernelRequest) -> KernelRequest:
+    """Requests from the second tile of them on lose their oldest key."""
+    late = request.index >= REQUESTS and request.s_k > 1
+    return _latest_keys(request.s_k - 1, request) if late else request
+
+
+def _table_wrapped(paged: Paged, request: int) -> Tensor:
+    return gathered(replace(paged, table=_first_again(paged.table, 1, PAGES)), request)
+
+
+def _list_cut(one: QueryList) -> Named:
+    at, seen = as_given(one)
+    return at, seen & (torch.arange(len(seen)) < ENTRIES)
+
+
+def _rows_of_a(right: Call, given: dict[str, Any]) -> Outputs:
+    """The merge of rows past its grid is left out: the first state is returned."""
+    o, lse = right(**given)
+    rows = torch.arange(len(o)) >= MERGED
+    kept = torch.where(rows[:, None, None], given["o_a"], o)
+    return kept, torch.where(rows, given["lse_a"], lse)
+
+
+_fault = partial(
+    Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), reference="class: sizes that models have"
+)
+FAULTS: Final[tuple[Fault, ...]] = (
+    _fault(
+        id="SIZE-keys",
+        title=f"keys older than the latest {KEYS} are not read",
+        trigger=f"more than {KEYS} keys",
+        stage="scores",
+        operator="attention",
+        patch=lambda _: AttentionPatch(request=partial(_latest_keys, KEYS)),
+    ),
+    _fault(
+        id="SIZE-rows",
+        title=f"rows of queries from {ROWS} on repeat the first ones",
+        trigger=f"more than {ROWS} queries a request",
+        stage="call",
+        operator="attention",
+        patch=lambda _: AttentionPatch(returned=_rows_again),
+    ),
+    _fault(
+        id="SIZE-heads",
+        title=f"heads from {HEADS} on repeat the first ones",
+        trigger=f"more than {HEADS} heads",
+        stage="call",
+        operator="attention",
+        patch=lambda _: AttentionPatch(returned=_heads_again),
+    ),
+    _fault(
+        id="SIZE-columns",
+        title=f"columns of o from {COLUMNS} on repeat the first ones",
+        trigger=f"d_v > {COLUMNS}",
+        stage="partial",
+        operator="attention",
+        outputs=("o",),
+        patch=lambda _: AttentionPatch(returned=_columns_again),
+    ),
+    _fault(
+        id="SIZE-requests",
+        title=f"requests from number {REQUESTS} on lose their oldest key",
+        trigger=f"more than {REQUESTS} requests",
+        stage="call",
+        operator="attention",
+        patch=lambda _: AttentionPatch(request=_without_a_key),
+    ),
+    _fault(
+        id="SIZE-decode-requests",
+        title=f"requests from number {REQUESTS} on lose their oldest token",
+        trigger=f"more than {REQUESTS} requests",
+        stage="call",
+        operator="mla_decode",
+        patch=lambda _: AttentionPatch(request=_without_a_key),
+    ),
+    _fault(
+        id="SIZE-pages",
+        title=f"entries of the table from {PAGES} on are read as the first ones",
+        trigger=f"more than {PAGES} pages",
+        stage="gather",
+        operator="mla_decode",
+        patch=lambda _: AttentionPatch(gather=_table_wrapped),
+    ),
+    _fault(
+        id="SIZE-tokens",
+        title=f"tokens older than the latest {LONG} are not read",
+        trigger=f"more than {LONG} tokens",
+        stage="gather",
+        operator="mla_decode",
+        patch=lambda _: AttentionPatch(request=partial(_latest_keys, LONG)),
+    ),
+    _fault(
+        id="SIZE-entries",
+        title=f"entries of a list from {ENTRIES} on are not read",
+        trigger=f"more than {ENTRIES} entries",
+        stage="gather",
+        operator="sparse_attention",
+        patch=lambda _: ListPatch(named=_list_cut),
+    ),
+    _fault(
+        id="SIZE-merge",
+        title=f"rows from {MERGED} on are those of the first state",
+        trigger=f"more than {MERGED} rows",
+        stage="combine",
+        operator="merge_state",
+        patch=lambda _: AttentionPatch(merge=_rows_of_a),
+    ),
+)
