@@ -76,5 +76,5 @@ def test_a_row_shows_it_and_no_other_question_has_these_properties(fault: ShapeF
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_the_right_kernel_passes_there(fault: ShapeFault) -> None:
-    outcomes = [outcome for row in _rows(fault)[:3] for outcome in _judged(None, row)]
+    outcomes = [outcome for row in _rows(fault)[:1] for outcome in _judged(None, row)]
     assert outcomes and not any(outcome.status.rejects for outcome in outcomes)
