@@ -155,6 +155,25 @@ def test_only_what_runs_is_part_of_the_digest(tmp_path: Path) -> None:
     assert digest("def f(x):\n    return x + 2\n\nA = 1\n") != plain and digest("def f(x)") != plain
 
 
+def test_the_same_sources_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KDAVERIFY_CACHE", str(tmp_path / "cache"))
+    parsed = list[bytes]()
+
+    def parse(source: bytes) -> bytes:
+        parsed.append(source)
+        return source
+
+    monkeypatch.setattr(module, "_syntax", parse)
+    package = tmp_path / "package"
+    package.mkdir()
+    found = list[str]()
+    for text in ("a = 1", "a = 1", "a = 2"):
+        (package / "form.py").write_text(text)
+        found.append(module.digest_of_sources(package, "1.0"))
+    assert parsed == [b"a = 1", b"a = 2"]
+    assert found[0] == found[1] != found[2] != module.digest_of_sources(package, "2.0")
+
+
 @pytest.mark.parametrize("damage", ["truncated", "one bit", "empty", "another key", "garbage"])
 def test_a_damaged_file_is_computed_again(damage: str, call: Call, tmp_path: Path) -> None:
     inputs, cache = call(T=3), AnswerCache(tmp_path)
