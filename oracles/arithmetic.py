@@ -37,16 +37,16 @@ Shape = tuple[int, ...]
 
 @runtime_checkable
 class Drawing(Protocol):
-    """An operation whose roundings are samples, drawn one after the other."""
+    """An operation whose roundings are samples, taken one after the other."""
 
     def pass_over(self, *shapes: Shape) -> None:
-        """Draws what operands of these shapes would, for nothing."""
+        """Takes the samples that operands of these shapes would, for nothing."""
         ...
 
 
 def pass_over(operation: Callable[..., Tensor], *shapes: Shape) -> None:
-    """What is left out by an operation that draws is drawn, so that all that follows draws the
-    same as if it had been computed.
+    """The samples of what is left out are taken all the same, so that all that follows has those
+    that it would have if it had been computed.
     """
     if isinstance(operation, Drawing):
         operation.pass_over(*shapes)
@@ -69,8 +69,8 @@ class Arithmetic:
         over_heads: sum over the value heads of a key head, of dq or dk [B, T, H, HV / H, ...].
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
         computes_padding: whether blocks of the scores in which no sequence has a row are computed
-            like any others, where samples for them decide those for later blocks and what would be
-            drawn is not known.
+            like any others, where samples for them decide those for later blocks and cannot be
+            passed over.
         onto: (x, a, b) -> x + a b, of the state and what a chunk writes, and of both parts of o;
             None: the product by `dot`, then one sum.
         substitute: (A, r) -> (I + A)^-1 r of a strictly lower triangular A, without the inverse.
