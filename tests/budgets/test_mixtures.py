@@ -101,6 +101,7 @@ def _worst(found: list[Outcome]) -> float:
     return max(outcome.ratio or 0.0 for outcome in found)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("mixture", MIXTURES)
 @pytest.mark.parametrize(("gates", "dtype", "problem"), CASES)
 def test_a_declared_mixture_conforms(mixture: str, dtype: str, gates: str, problem: str) -> None:

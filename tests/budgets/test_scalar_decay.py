@@ -173,6 +173,7 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
 
 
 @pytest.mark.whole_run
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_it_errs_as_the_ascend_kernels_do(dtype: str) -> None:
     """Within 5 % in rms in the gradients of the tokens, 10 % in what passes through the states: the
