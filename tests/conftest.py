@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not _rotates(config):
         return
     rotating = [item for item in items if item.get_closest_marker("rotates")]
-    chosen = turn((item.nodeid for item in rotating), _commit())
+    chosen = turn({item.nodeid: _share(item) for item in rotating}, _commit())
     out = [item for item in rotating if item.nodeid not in chosen]
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in {*out}]
@@ -46,9 +46,15 @@ def pytest_terminal_summary(
 ) -> None:
     if _rotates(config):
         terminalreporter.write_line(
-            f"of tests that rotate one case in {SHARE} ran, by the turn of commit"
+            f"of tests that rotate one case in {SHARE} ran, or fewer, by the turn of commit"
             f" {_commit() or 'unknown'}; --every runs all"
         )
+
+
+def _share(item: pytest.Item) -> int:
+    """One in how many of its cases runs."""
+    mark = item.get_closest_marker("rotates")
+    return mark.args[0] if mark is not None and mark.args else SHARE
 
 
 def _rotates(config: pytest.Config) -> bool:

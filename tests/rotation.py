@@ -1,23 +1,24 @@
-"""Which of many like cases a commit runs: one in three, chosen by the commit."""
+"""Which of many like cases a commit runs: one in three or fewer, chosen by the commit."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 SHARE: Final = 3
 """One in this many cases of a test that rotates runs a commit: each runs again within a few days,
-and what all of them share is tested by every commit."""
+and what all of them share is tested by every commit. Tests that take minutes give a share of their
+own."""
 
 
-def turn(cases: Iterable[str], commit: str) -> set[str]:
+def turn(cases: Mapping[str, int], commit: str) -> set[str]:
     """The cases that a commit runs: the same on every worker and machine.
 
     Of every test at least one case, so that none of them goes untested.
 
     Args:
-        cases: node ids, of any number of tests.
+        cases: by node id, of any number of tests, one in how many cases of the test runs.
         commit: its hash, or anything else that moves the choice.
     """
     by_test: dict[str, list[str]] = {}
@@ -30,5 +31,5 @@ def turn(cases: Iterable[str], commit: str) -> set[str]:
     return {
         case
         for like in by_test.values()
-        for case in sorted(like, key=place)[: -(-len(like) // SHARE)]
+        for case in sorted(like, key=place)[: -(-len(like) // cases[like[0]])]
     }
