@@ -114,6 +114,7 @@ def test_a_healthy_kernel_stays_where_it_is(
     assert not any("--isolate" in verdict.replay for verdict in found)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("isolate", [None, False])
 @pytest.mark.parametrize("what", [SEGFAULT, "import os; os._exit(0)"])
 def test_a_lost_session_runs_again(
