@@ -19,6 +19,7 @@ pytestmark = pytest.mark.whole_run
 SECONDS = 400
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("page", ["tutorial.md", "tutorial_attention.md"])
 def test_every_step_of_a_tutorial_prints_what_it_shows(page: str, tmp_path: Path) -> None:
     steps = [block for block in blocks(ROOT / "docs" / page) if block.language]
