@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from kdaverify.adapters.kernel import kernel
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.ensemble import ensemble
+from kdaverify.operators.kda.mistakes.simple import SIGNATURES
+from tests.docs.blocks import ROOT
 from tests.docs.generated import IMPLEMENTATIONS, REFERENCE, TABLES, arguments, pages, reference
 
 WRITE = "python -m tests.docs.generated --write"
@@ -34,3 +38,11 @@ def test_a_table_that_differs_is_replaced() -> None:
 def test_every_option_of_the_decorator_is_described() -> None:
     described = {name for names, _ in arguments(kernel.__doc__ or "") for name in names.split(", ")}
     assert described == {name for name in kernel.__annotations__ if name != "return"}
+
+
+def test_counts_in_the_text_are_those_of_the_code() -> None:
+    contract = contract_from_name("chunk64-bf16")
+    assert len(ensemble(contract, contract.operands)) == 10
+    assert "ten for `chunk64-bf16`" in (ROOT / "docs/glossary.md").read_text()
+    assert round(len(SIGNATURES), -1) == 60
+    assert "some sixty simple mistakes" in (ROOT / "docs/how_to.md").read_text()
