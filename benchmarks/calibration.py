@@ -272,11 +272,14 @@ def _truth(batch: Inputs, losses: Cotangents) -> Named:
 
 
 def _errors(found: list[Named], exact: list[Named]) -> list[dict[str, float]]:
-    """The rms error of every output, relative to its rms; a problem after the other."""
+    """The rms error of every output that is not 0, relative to its rms; a problem after the
+    other.
+    """
     return [
         {
             name: rms(x.to(one[name].device).double() - one[name]) / rms(one[name])
             for name, x in named.items()
+            if bool(one[name].any())
         }
         for named, one in zip(found, exact, strict=True)
     ]
