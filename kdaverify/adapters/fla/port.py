@@ -10,6 +10,7 @@ from typing import Final
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.activations import port_activations
+from kdaverify.adapters.fla.functions import ALL_FUNCTIONS, HEAD_FUNCTIONS
 from kdaverify.adapters.fla.stages import port_stages
 from kdaverify.adapters.stages import StageArguments, StageCall, StageError, chain, formats_of
 from kdaverify.adapters.unconfigured import Unconfigured
@@ -18,15 +19,18 @@ from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.pointwise.call import ActivationCall
-from kdaverify.problems import TORCH
+from kdaverify.problems import TORCH, Domain
+from kdaverify.problems.axes import Gates
 from oracles.inputs import Inputs
 
 NAME: Final = "fla_port"
-OPTIONS: Final = ("module", "dtypes", "contract", "gate")
+OPTIONS: Final = ("module", "dtypes", "contract", "gate", "gates")
+CONTRACTS: Final[Mapping[str, str]] = {"channel": "triton_npu", "head": "gdn64"}
+"""By gates, what is declared where nothing else is."""
 NEEDS: Final = (
     f"takes options: {NAME}:module=MODULE for a module that holds stage functions under FLA's"
     " names, and if need be dtypes=FORMAT+FORMAT (fp32+bf16+fp16), contract=NAME (a .toml file,"
-    " chunk64-fp32, ...), gate=log2 or log"
+    " chunk64-fp32, ...), gate=log2 or log, gates=channel or head (the gated delta rule)"
 )
 ALL_DTYPES: Final = "fp32+bf16+fp16"
 
@@ -40,15 +44,25 @@ class FlaPort(Adapter):
         contracts: what is declared in each format they take; by default what FLA's own kernels do
             where fp32 products stay in fp32.
         base_2: whether gates are summed in base 2.
+        gates: channel, for KDA's functions, or head, for those of the gated delta rule.
     """
 
-    def __init__(self, module: str, *, contracts: Mapping[str, Contract], base_2: bool) -> None:
+    def __init__(
+        self,
+        module: str,
+        *,
+        contracts: Mapping[str, Contract],
+        base_2: bool,
+        gates: Gates = "channel",
+    ) -> None:
         self.name = f"{NAME}:module={module}"
         self.dtypes = tuple(contracts)
-        self.conventions = Conventions(packing="cu_seqlens")
+        self.conventions = Conventions(packing="cu_seqlens", gates=gates)
+        self.domain = Domain(gates=gates)
         self._contracts, self._module = contracts, module
         self._activations = port_activations(module)
-        self._stages = port_stages(module, base_2=base_2, alone=not self._activations)
+        known = HEAD_FUNCTIONS if gates == "head" else ALL_FUNCTIONS
+        self._stages = port_stages(module, base_2=base_2, alone=not self._activations, known=known)
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
@@ -104,11 +118,14 @@ def _port(options: Mapping[str, str]) -> FlaPort:
     gate = options.get("gate", "log2")
     if gate not in ("log2", "log"):
         raise AdapterError(f"{NAME}: gate: wanted log2 or log, got {gate!r}")
+    gates = options.get("gates", "channel")
+    if gates != "channel" and gates != "head":  # noqa: PLR1714 # narrows its type
+        raise AdapterError(f"{NAME}: gates: wanted channel or head, got {gates!r}")
     try:
-        contracts = declared_contracts(options.get("contract", "triton_npu"), dtypes)
+        contracts = declared_contracts(options.get("contract", CONTRACTS[gates]), dtypes)
     except ContractError as error:
         raise AdapterError(f"{NAME}: contract: {error}") from error
-    return FlaPort(options["module"], contracts=contracts, base_2=gate == "log2")
+    return FlaPort(options["module"], contracts=contracts, base_2=gate == "log2", gates=gates)
 
 
 FLA_PORT: Final = Unconfigured(NAME, NEEDS, _port)

@@ -194,11 +194,18 @@ def imported(known: StageFunction, module: str | None = None) -> Function:
     return found
 
 
-def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict[str, StageCall]:
+def port_stages(
+    module: str,
+    *,
+    base_2: bool = True,
+    alone: bool = True,
+    known: Mapping[str, StageFunction] = ALL_FUNCTIONS,
+) -> dict[str, StageCall]:
     """The stages of a port: those of FLA's functions that `module` holds.
 
     Args:
         alone: whether there is nothing else to judge the port on.
+        known: what FLA's functions take and give, by stage.
     Raises:
         AdapterError: the module cannot be imported, or holds none of them and there is nothing
             else.
@@ -209,13 +216,13 @@ def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict
         raise AdapterError(
             f"{module}: cannot be imported: {error}; name a module that holds FLA's stage functions"
         ) from error
-    functions = {name: _held(held, known) for name, known in ALL_FUNCTIONS.items()}
+    functions = {name: _held(held, function) for name, function in known.items()}
     present = {name: function for name, function in functions.items() if function is not None}
     if not present and alone:
-        names = ", ".join(dict.fromkeys(known.name for known in ALL_FUNCTIONS.values()))
+        names = ", ".join(dict.fromkeys(function.name for function in known.values()))
         raise AdapterError(f"{module}: holds none of FLA's stage functions ({names})")
     return {
-        name: stage_call(ALL_FUNCTIONS[name], _always_function(function), base_2=base_2)
+        name: stage_call(known[name], _always_function(function), base_2=base_2)
         for name, function in present.items()
     }
 

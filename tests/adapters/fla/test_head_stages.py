@@ -4,28 +4,36 @@ is found in it.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import Parameter, Signature
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, Output
-from kdaverify.adapters.fla.functions import HEAD_FUNCTIONS
+from kdaverify.adapters import find
+from kdaverify.adapters.base import Adapter, AdapterError, Output
+from kdaverify.adapters.fla.functions import HEAD_FUNCTIONS, StageFunction
 from kdaverify.adapters.stages import StageArguments, StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.declared import declared_contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.stage_forms import HEAD
+from kdaverify.checks.forward import forward
 from kdaverify.checks.location import FEEDS
 from kdaverify.checks.stages import backward_stages, first_wrong, stages
+from kdaverify.checks.status import Status
 from kdaverify.problems import cotangents
 from oracles.adjoint import adjoint
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.stages import Named
+from oracles.tensors import FLOATING
 from tests.adapters.fla.conftest import House
 from tests.adapters.fla.test_stages import is_conforming
 from tests.adapters.standins import MakeProblem
@@ -137,3 +145,44 @@ def test_a_fault_is_found_in_its_stage(
 ) -> None:
     found = first_wrong(InTorch(stage, change), make_problem(dtype="bf16", **GATED), backward=True)
     assert found is not None and found.partition(" ")[0] == stage
+
+
+def as_in_a_port(known: StageFunction, x: Inputs) -> Callable[..., Any]:
+    """One of FLA's functions in float64, from the oracle, for the call `x`."""
+
+    def function(**given: Any) -> Any:
+        tensors = {known.tensors[name]: given[name] for name in known.tensors}
+        of_earlier = {n: y.double() for n, y in tensors.items() if n not in FLOATING}
+        if "G" in of_earlier:
+            natural = of_earlier["G"][..., None] * math.log(2)
+            of_earlier["G"] = natural.expand(*natural.shape[:-1], x.K)
+        found = HEAD.run(x, of_earlier, known.covers, chunk_size=64)
+        if "G" in found:
+            found["G"] = found["G"][..., 0] / math.log(2)
+        written = [found[name].to(x.q.dtype) for name in known.gives]
+        return written if len(written) > 1 else written[0]
+
+    names = [*known.tensors, *known.settings, "cu_seqlens"]
+    parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in dict.fromkeys(names)]
+    function.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+def test_a_port_of_the_functions_is_one_with_gates_of_a_head(
+    make_problem: MakeProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, module = make_problem(dtype="fp32", **GATED), ModuleType("port_of_heads")
+    for name in ("cumsum", "intra", "state", "output"):
+        known = HEAD_FUNCTIONS[name]
+        setattr(module, known.name, as_in_a_port(known, problem.inputs()))
+    monkeypatch.setitem(sys.modules, "port_of_heads", module)
+    port = find("fla_port:module=port_of_heads,gates=head,dtypes=fp32")
+    assert port.domain.gates == "head"
+    assert list(port.stages("fp32")) == ["cumsum", "intra", "state", "output"]
+    found = [*stages(port, problem), *forward(port, problem)]
+    assert {outcome.status for outcome in found} == {Status.PASS}
+
+
+def test_other_gates_of_a_port_are_refused_in_words() -> None:
+    with pytest.raises(AdapterError, match="gates: wanted channel or head, got 'none'"):
+        find("fla_port:module=math,gates=none")
