@@ -3,19 +3,22 @@
     python -m benchmarks.attention_alarms --runs 5000
     python -m benchmarks.attention_alarms --seed 7103 --only 17 250
 
-Random segments (lengths, heads, widths, formats, ten kinds of logits), and on each of them kernels
-of random designs that the ensemble does not have: blocks of 16 to 128, 1 to 8 splits cut and merged
-in every way, both directions, lazy rescaling, both row sums, both bases, P relative to either
-maximum, sums in any order. Each is held against the tolerances of a contract that admits it; what
-is over is repeated on 20 fresh segments of the same kind, and is a false alarm if most of those are
-over too. Kernels with scores in bf16, P in e4m3 and partials in bf16 are held against the same
-tolerances, and counted where they are within. Prints counts, the worst ratios, and the number of
-every run that is over; --only repeats runs by number.
+Random segments (lengths, heads, widths, formats, ten kinds of logits; dense keys, lists of slots,
+and lists of slots of an FP8 cache; with and without a sink), and on each of them kernels of random
+designs that the ensemble does not have: blocks of 16 to 128, 1 to 8 splits cut and merged in every
+way, partials in fp32 or in 16 bits, both directions, lazy rescaling, both row sums, both bases, P
+relative to either maximum, the sink first or last, sums in any order, cached keys dequantised in
+one rounding or two. Each is held against the tolerances of a contract that admits it; what is over
+is repeated on 20 fresh segments of the same kind, and is a false alarm if most of those are over
+too. Kernels with scores in bf16, P in e4m3 and partials in bf16 are held against the same
+tolerances, and counted where they are within. Prints counts by kind of segment, the worst ratios,
+and the number of every run that is over; --only repeats runs by number.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import time
 from collections import Counter, defaultdict
@@ -25,6 +28,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.attention.calls import as_read
 from kdaverify.budgets.attention.contract import attention_contract
 from kdaverify.budgets.attention.ensemble import kernel
 from kdaverify.budgets.attention.reference import (
@@ -36,14 +40,25 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.sums import from_last, one_by_one
+from kdaverify.operators.attention.lists import PATTERNS, listed
 from oracles.arithmetic import Arithmetic
 from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
+from oracles.attention.fp8 import as_bytes, quantised
 from oracles.attention.pipeline import AttentionPipeline
 from oracles.attention.segment import Segment
+from oracles.attention.sparse import SparseCall
 from oracles.enclosure import Enclosure
 
 FRESH = 20
+KINDS = ("dense", "dense", "lists", "fp8")
+WIDTHS = {
+    "dense": ((64, 64), (192, 128), (128, 128), (576, 512), (40, 24)),
+    "lists": ((80, 64), (192, 128), (576, 512), (40, 24)),
+    "fp8": ((192, 128), (264, 256), (576, 512)),
+}
+SUNK = 0.4
+"""Share of segments with a sink."""
 PER_SEGMENT = 8
 WEAKER = ("S:bf16", "P:e4m3", "partial_o:bf16")
 Outputs = dict[str, Tensor]
@@ -72,18 +87,34 @@ LOGITS: dict[str, Logits] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random segment and what is tested on it."""
+    """A random segment and what is tested on it.
+
+    Args:
+        segment: with the numbers that the inputs stand for.
+        reads: the same as conforming kernels read it, the reference kernels' first.
+        keys: of the contract, about how it is read.
+    """
 
     segment: Segment
+    reads: tuple[Segment, ...]
+    kind: str
     logits: str
     dtype: str
+    keys: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What runs are counted by."""
+        return self.kind if self.segment.sink is None else f"{self.kind}, sink"
 
 
-def drawn(rng: random.Random, kind: str | None = None) -> Drawn:
-    dtype, logits = rng.choice(("bf16", "fp16", "fp32")), kind or rng.choice([*LOGITS])
+def drawn(rng: random.Random) -> Drawn:
+    kind, dtype, logits = rng.choice(KINDS), rng.choice(("bf16", "fp16", "fp32")), rng.choice(NAMES)
     h_kv, group = rng.choice((1, 1, 2, 3)), rng.choice((1, 2, 5, 8))
     s_q, s_k = rng.choice((1, 1, 2, 4, 33)), rng.choice((1, 2, 17, 63, 64, 65, 129, 300, 700))
-    d_k, d_v = rng.choice(((64, 64), (192, 128), (128, 128), (576, 512), (40, 24)))
+    # a list has rows of its own: many would be as many times the keys
+    s_q = s_q if kind == "dense" else min(s_q, 4)
+    d_k, d_v = rng.choice(WIDTHS[kind])
     made = torch.Generator().manual_seed(rng.randrange(2**31))
 
     def normal(*shape: int) -> Tensor:
@@ -93,14 +124,77 @@ def drawn(rng: random.Random, kind: str | None = None) -> Drawn:
     q = LOGITS[logits](q, k)
     if logits in ("shifted by 100", "rising"):
         step = torch.arange(s_k, dtype=torch.float64) * rng.choice((0.69, 0.7, 5.5, 6.0))
-        k[..., 0] = 100.0 if logits.startswith("shifted") else step
-        q[..., 0] = d_k**0.5
+        k[..., -1] = 100.0 if logits.startswith("shifted") else step
+        q[..., -1] = d_k**0.5
     if rng.random() < 0.3:
         v = v + 3.0
+    cast = FORMATS[dtype].dtype
+    if kind != "dense":
+        return _over_lists(rng, made, (q.to(cast), k, d_v), kind, (logits, dtype))
     visible = torch.arange(s_k) <= torch.arange(s_q)[:, None] + s_k - s_q
     visible |= rng.random() < 0.5
-    cast = FORMATS[dtype].dtype
-    return Drawn(Segment(q.to(cast), k.to(cast), v.to(cast), d_k**-0.5, visible), logits, dtype)
+    found = Segment(q.to(cast), k.to(cast), v.to(cast), d_k**-0.5, visible)
+    if rng.random() < SUNK:
+        found = replace(found, sink=_sink(rng, found), lse_includes_sink=rng.random() < 0.5)
+    return Drawn(found, (found,), kind, logits, dtype)
+
+
+NAMES = [*LOGITS]
+ABOVE = (-30.0, -3.0, 0.0, 0.0, 8.0, 80.0, -math.inf)
+"""Sinks relative to the largest LSE of a head."""
+
+
+def _sink(rng: random.Random, segment: Segment) -> Tensor:
+    """[H], each with another share of the weight."""
+    _, lse = AttentionPipeline()(segment, torch.float64)
+    level = lse.masked_fill(torch.isinf(lse), -1e4).flatten(1).amax(1).clamp(min=-1e3)
+    return (level + torch.tensor([rng.choice(ABOVE) for _ in level])).bfloat16().float()
+
+
+def _over_lists(
+    rng: random.Random,
+    made: torch.Generator,
+    tensors: tuple[Tensor, Tensor, int],
+    kind: str,
+    named: tuple[str, str],
+) -> Drawn:
+    """Every query over a list of its own of as many entries as there are slots."""
+    (q, k, d_v), (logits, dtype) = tensors, named
+    pattern, slots = rng.choice([x for x in PATTERNS if x != "none"]), k.shape[1]
+    lists = [
+        listed(
+            pattern,
+            torch.randperm(slots, generator=made),
+            torch.rand(slots, generator=made),
+            slots,
+            n,
+        )
+        for n in range(q.shape[1])
+    ]
+    rows = k.transpose(0, 1)
+    stored = rows.to(q.dtype)
+    if kind == "fp8":
+        stored = as_bytes(quantised(rows, d_v, powers=rng.random() < 0.5))
+    call = SparseCall(
+        q.transpose(0, 1)[None],
+        stored[:, None],
+        torch.stack(lists)[None].int(),
+        None,
+        d_v,
+        k.shape[-1] ** -0.5,
+    )
+    if rng.random() < SUNK:
+        (alone,) = call.stacked()
+        level = _sink(rng, alone).view(-1, q.shape[0]).amax(0)
+        call = replace(call, sink=level, lse_includes_sink=rng.random() < 0.5)
+    (segment,) = call.stacked()
+    keys = ("K_scale:bf16",) if kind == "fp8" and rng.random() < 0.5 else ()
+    contract = attention_contract(named_contract("online", dtype, keys))
+    twice = call.as_read(
+        lambda x: contract.operands.round(x.float().double()), contract.storage("K_scale").round
+    )
+    reads = tuple(one.stacked()[0] for one in (as_read(call, contract), twice))
+    return Drawn(segment, reads, kind, logits, dtype, keys)
 
 
 def random_design(rng: random.Random) -> OnlineDesign:
@@ -118,15 +212,20 @@ def random_design(rng: random.Random) -> OnlineDesign:
         relative_to=rng.choice(("running", "running", "block")),
         row_sum=rng.choice(("unrounded", "unrounded", "rounded")),
         seesaw=rng.random() < 0.1,
+        division=rng.choice(("quotient", "reciprocal")),
+        sink=rng.choice(("end", "start")),
     )
 
 
-def admitting(design: OnlineDesign, dtype: str) -> str:
+def named_contract(form: str, dtype: str, keys: Sequence[str]) -> str:
+    return f"{form}64-{dtype}" + (f"[{';'.join(keys)}]" if keys else "")
+
+
+def admitting(design: OnlineDesign, dtype: str, keys: Sequence[str]) -> str:
     """The contract that a kernel of this design declares."""
-    lazy = "lazy:8" if design.rescale == "lazy" else ""
+    lazy = ("lazy:8",) if design.rescale == "lazy" else ()
     form = "seesaw" if design.seesaw else "online"
-    rest = ";".join(filter(None, (lazy, f"row_sum:{design.row_sum}")))
-    return f"{form}64-{dtype}[{rest}]"
+    return named_contract(form, dtype, (*lazy, f"row_sum:{design.row_sum}", *keys))
 
 
 def backwards(a: Tensor, b: Tensor) -> Tensor:
@@ -142,7 +241,8 @@ def outputs(parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
 
 
 def gradients(parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
-    return dict(zip(("dq", "dk", "dv"), parts[0], strict=True))
+    (found,) = parts
+    return dict(zip(("dq", "dk", "dv", "dsink")[: len(found)], found, strict=True))
 
 
 def enclosed(values: Outputs) -> dict[str, Enclosure]:
@@ -161,19 +261,21 @@ class Judge:
         o, lse = AttentionPipeline()(given.segment, torch.float64)
         rng = torch.Generator().manual_seed(1)
         self.do = torch.randn(o.shape, generator=rng).to(given.segment.q.dtype)
+        some = given.segment.q.numel() % 2
+        self.dlse = torch.randn(lse.shape, generator=rng) if some else None
         exact = outputs([(o, lse)])
         if backward:
-            found = AttentionBackward()(given.segment, (o, lse), (self.do, None), torch.float64)
-            exact = gradients([found])
+            loss = self.do, self.dlse
+            exact = gradients([AttentionBackward()(given.segment, (o, lse), loss, torch.float64)])
         self.exact = enclosed(exact)
 
     def reference(self, contract: str) -> Reference:
         if contract not in self._made:
             declared = attention_contract(contract)
-            segments = [self.given.segment]
+            segments = [self.given.reads[0]]
             self._made[contract] = (
                 attention_gradient_reference(
-                    segments, [Loss(self.do, None)], self.exact, gradients, declared, method=""
+                    segments, [Loss(self.do, self.dlse)], self.exact, gradients, declared, method=""
                 )
                 if self.backward
                 else attention_reference(segments, self.exact, outputs, declared, method="")
@@ -181,19 +283,20 @@ class Judge:
         return self._made[contract]
 
     def ratio(
-        self, contract: str, ran: str, design: OnlineDesign, dot: Dot = backwards
+        self, contract: str, ran: str, design: OnlineDesign, dot: Dot = backwards, *, read: int = 0
     ) -> tuple[float, str]:
         """The worst multiple of a tolerance of `contract`, of a kernel whose formats are those of
-        `ran`, and whose sums of products are `dot`.
+        `ran`, whose sums of products are `dot`, and which reads its keys in way `read`.
         """
+        segment = self.given.reads[read % len(self.given.reads)]
         declared = attention_contract(ran)
         library = reference_kernels(declared)["library order"]
         arithmetic = Arithmetic(store=library.store, dot=dot)
         one = kernel(design, arithmetic, declared.accumulate.dtype)
-        found = one.forward(self.given.segment)
+        found = one.forward(segment)
         values = outputs([found])
         if self.backward:
-            values = gradients([one.backward(self.given.segment, found, self.do, None)])
+            values = gradients([one.backward(segment, found, self.do, self.dlse)])
         held, worst = self.reference(contract), (0.0, "")
         for name, allowed in held.budgets.items():
             error = self.exact[name].error(values[name]).masked_fill(torch.isinf(values[name]), 0.0)
@@ -202,21 +305,24 @@ class Judge:
         return worst
 
 
-def fresh(given: Drawn, contract: str, design: OnlineDesign, dot: Dot, *, backward: bool) -> bool:
+def fresh(
+    given: Drawn, contract: str, design: OnlineDesign, dot: Dot, *, backward: bool, read: int
+) -> bool:
     """Whether most fresh segments of the same shape are over the tolerance too."""
     over = 0
     for seed in range(FRESH):
         made = torch.Generator().manual_seed(seed)
-        segment = given.segment
-        moved = {
-            name: x[..., torch.randperm(x.shape[-1], generator=made)] if name == "v" else x
-            for name, x in (("q", segment.q), ("v", segment.v))
-        }
-        v = moved["v"] * (1 + 0.25 * torch.rand(segment.v.shape, generator=made)).to(
-            segment.v.dtype
+        v = given.reads[0].v
+        moved = v[..., torch.randperm(v.shape[-1], generator=made)]
+        factor = 1 + 0.25 * torch.rand(v.shape, generator=made, dtype=torch.float64)
+        values = (moved.double() * factor).to(FORMATS[given.dtype].dtype)
+        again = replace(
+            given,
+            segment=replace(given.segment, v=values),
+            reads=tuple(replace(one, v=values) for one in given.reads),
         )
-        again = replace(given, segment=replace(segment, v=v))
-        over += Judge(again, backward=backward).ratio(contract, contract, design, dot)[0] > 1
+        judge = Judge(again, backward=backward)
+        over += judge.ratio(contract, contract, design, dot, read=read)[0] > 1
     return over > FRESH / 2
 
 
@@ -229,34 +335,42 @@ class Tally:
     worst: defaultdict[str, float]
     caught: Counter[str]
     tried: Counter[str]
+    kinds: Counter[str]
 
-    def conforming(self, number: int, judge: Judge, design: OnlineDesign) -> None:
+    def conforming(
+        self, number: int, judge: Judge, design: OnlineDesign, partials: Sequence[str]
+    ) -> None:
         """A run of a kernel that the contract admits."""
-        given = judge.given
-        contract, dot = admitting(design, given.dtype), SUMS[number % len(SUMS)]
-        ratio, which = judge.ratio(contract, contract, design, dot)
+        given, dot = judge.given, SUMS[number % len(SUMS)]
+        contract = admitting(design, given.dtype, (*given.keys, *partials))
+        ratio, which = judge.ratio(contract, contract, design, dot, read=number)
         self.worst[which] = max(self.worst[which], ratio)
+        narrow = ", 16-bit partials" if partials else ""
+        self.kinds[given.label + narrow + (", backward" if judge.backward else "")] += 1
         if ratio > 1:
             kind = f"{given.logits} {contract} {dot.__name__} {design} {shape(given)}"
             line = f"{number}: {ratio:.3f} {which} {kind}"
             self.over.append(line)
-            if fresh(given, contract, design, dot, backward=judge.backward):
+            if fresh(given, contract, design, dot, backward=judge.backward, read=number):
                 self.alarms.append(line)
 
     def weaker(self, judge: Judge) -> None:
         """Kernels that the contract does not admit."""
-        plain = f"online64-{judge.given.dtype}"
+        given = judge.given
+        plain = named_contract("online", given.dtype, given.keys)
         for stored in WEAKER:
             design = OnlineDesign(splits=4 if "partial" in stored else 1)
-            key = f"{stored}, {judge.given.logits}"
+            key = f"{stored}, {given.logits}"
             self.tried[key] += 1
-            self.caught[key] += judge.ratio(plain, f"{plain}[{stored}]", design)[0] > 1
+            ran = named_contract("online", given.dtype, (*given.keys, stored))
+            self.caught[key] += judge.ratio(plain, ran, design)[0] > 1
 
     def show(self, runs: int) -> None:
         over, alarms = len(self.over), len(self.alarms)
         print(f"{runs} runs, {over} over tolerance, {alarms} false alarms after fresh seeds")
         print(*self.over, sep="\n")
         print("false alarms:", *self.alarms, sep="\n")
+        print(dict(sorted(self.kinds.items())))
         print({which: round(x, 3) for which, x in sorted(self.worst.items())})
         print({key: f"{self.caught[key]}/{n}" for key, n in sorted(self.tried.items())})
 
@@ -285,11 +399,14 @@ def main() -> None:
     tested = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(tested.seed)  # noqa: S311 # problems, no secrets
-    tally = Tally([], [], defaultdict(float), Counter(), Counter())
+    tally = Tally([], [], defaultdict(float), Counter(), Counter(), Counter())
     began, runs = time.monotonic(), 0
     last = max(tested.only) + 1 if tested.only else tested.runs
     while runs < last and time.monotonic() - began < tested.seconds:
-        given, backward = drawn(rng), rng.random() < 0.25
+        given = drawn(rng)
+        backward = rng.random() < 0.4 and given.kind == "dense"
+        narrow = rng.random() < 0.3 and given.dtype != "fp32" and not backward
+        partials = (f"partial_o:{given.dtype}",) if narrow else ()
         kernels = [*enumerate(designs(rng), runs)]
         runs += len(kernels)
         chosen = [one for one in kernels if not tested.only or one[0] in tested.only]
@@ -297,7 +414,7 @@ def main() -> None:
             continue
         judge = Judge(given, backward=backward)
         for number, design in chosen:
-            tally.conforming(number, judge, design)
+            tally.conforming(number, judge, design, partials)
         if given.dtype != "fp32" and not (backward or kernels[0][1].seesaw or tested.only):
             tally.weaker(judge)
     tally.show(len(tested.only) or runs)
