@@ -220,7 +220,7 @@ def _state(
     seconds = table.rows.filter(pl.col("implementation") == name).select(pl.col("duration_s").sum())
     return ImplementationState(
         implementation=name,
-        op=_ensemble(ops[0] if ops else DEFAULT, rows, name),
+        op=_ensemble(ops[0] if ops else _judged(rows, name), rows, name),
         decision=gated.ruling.value,
         reasons=gated.reasons[:MOST_REASONS],
         profile="" if account is None else account.profile,
@@ -245,6 +245,16 @@ def commit_file(record: Path) -> Path:
 def _commit(record: Path) -> str:
     path = commit_file(record)
     return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+
+
+def _judged(rows: Rows, name: str) -> str:
+    """The operator that most verdicts are of: a session that was ended states none, and those of
+    attention stood below KDA.
+    """
+    found = rows.full.filter(pl.col("implementation") == name).select(
+        pl.col("op").cast(pl.String).drop_nulls().mode().sort().first()
+    )
+    return found.collect().item() or DEFAULT
 
 
 def _ensemble(op: str, rows: Rows, name: str) -> str:

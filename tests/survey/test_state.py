@@ -62,6 +62,16 @@ def test_a_decision_stands_beside_formats_worst_case_and_finding(state: KernelSt
     assert state.operators == ("kda", "attention")
 
 
+def test_a_session_that_was_ended_stands_below_the_operator_that_it_judged(tmp_path: Path) -> None:
+    """It has no seal, which would state the operator: torch's attention stood below KDA."""
+    verdicts = [verdict(op="kda"), *(verdict(T=T, op="attention") for T in (1, 2))]
+    with RecordWriter(tmp_path / "cut.jsonl") as writer:
+        for one in verdicts:
+            writer.append(one)
+    (cut,) = state_of([tmp_path / "cut.jsonl"], [], {}).implementations
+    assert (cut.op, cut.is_accepted, cut.cases) == ("attention", False, 3)
+
+
 def test_two_releases_are_two_lines_and_an_unexplained_rejection_is_named(
     state: KernelState, tmp_path: Path
 ) -> None:
