@@ -46,12 +46,10 @@ def write_state(state: KernelState, findings: tuple[Finding, ...], folder: Path)
 
 def page(state: KernelState, findings: tuple[Finding, ...]) -> str:
     """One file that needs no network."""
-    cited = {name for one in state.implementations for name in one.findings}
     return rendered(
         "state.html",
         state=state,
-        findings=[one for one in findings if one.name in cited],
-        others=[one for one in findings if one.name not in cited],
+        findings=findings,
         operators=OPERATORS,
         signs=SIGNS,
         cell=cell,

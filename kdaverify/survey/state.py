@@ -130,6 +130,11 @@ class KernelState(BaseModel):
     def of(self, op: str) -> tuple[ImplementationState, ...]:
         return tuple(one for one in self.implementations if one.op == op)
 
+    @property
+    def undecided(self) -> int:
+        """How many were judged, and neither accepted nor rejected."""
+        return sum(not one.is_accepted and not one.is_rejected for one in self.implementations)
+
     def unexplained(self) -> tuple[str, ...]:
         """Rejected implementations that no finding is about."""
         rejected = (one for one in self.implementations if one.is_rejected)

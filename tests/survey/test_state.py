@@ -123,6 +123,24 @@ def test_the_files_are_whole_and_the_data_fit_their_schema(
     assert {*SIGNS} == {ruling.value for ruling in Ruling}
 
 
+def test_the_page_lists_findings_by_severity_and_counts_what_is_undecided(
+    state: KernelState, tmp_path: Path
+) -> None:
+    """Those without a row of their own stood behind all others: high below low."""
+    fields = {**WRONG.fields, "severity": "low: it is slightly wrong"}
+    slight = Finding("port_slight", "It is slightly wrong", fields, "print(1)\n")
+    unseen = Finding("unseen", "It is wrong elsewhere", WRONG.fields, "print(1)\n")
+    cut = state.implementations[0].model_copy(
+        update={"decision": "not enough evidence", "reasons": ("few cases",)}
+    )
+    more = state.model_copy(update={"implementations": (*state.implementations, cut)})
+    write_state(more, (WRONG, unseen, slight), tmp_path / "out")
+    page = (tmp_path / "out" / "state.html").read_text()
+    order = [page.index(f'id="finding-{name}"') for name in ("port_wrong", "unseen", "port_slight")]
+    assert order == sorted(order)
+    assert f"rejected, {state.undecided + 1} undecided, 1 not run" in page
+
+
 def test_the_published_state_is_whole_and_states_which_rejections_have_no_finding() -> None:
     folder = Path(__file__).parents[2] / "reports" / "state"
     published = KernelState.model_validate_json((folder / "state.json").read_text())
