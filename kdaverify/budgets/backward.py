@@ -27,6 +27,7 @@ from kdaverify.budgets.emulate import (
 )
 from kdaverify.budgets.ensemble import (
     ContractOverflow,
+    deciding,
     ensemble,
     scores_kept,
     solves_by_library,
@@ -69,8 +70,8 @@ class GradientEmulation:
 
     Args:
         rounded: gradients of every reference kernel that stays finite, float64, by its name; of
-            every reference kernel where none does but some gradient is finite in all of them, and
-            single gradients are wanted.
+            every reference kernel where a deciding one does not, but some gradient is finite in all
+            of them, and single gradients are wanted.
         drawn: of every stochastic-rounding sample.
         apart: of samples of kernels that solve for right-hand sides, where those are far from all
             others: a population of their own, whose distance to `drawn` is no spread.
@@ -98,12 +99,13 @@ def emulate_gradients(
         cotangents: of its outputs.
         contract: what it declares.
         io: format of q, k, v and o, and of their gradients.
-        single: whether reference kernels count where none is finite in all gradients, but all are
-            in the same one.
+        single: whether reference kernels count where a deciding one overflows in a gradient, but
+            all are finite in the same one.
     Raises:
-        ContractOverflow: every reference kernel overflows on these inputs.
+        ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     members = backward_members(contract, io)
+    decide = deciding(members)
     if inputs.HV > inputs.H:
         members += grouped_members(contract, io, inputs.HV // inputs.H)
     runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
@@ -121,11 +123,10 @@ def emulate_gradients(
                 found, member.computed(inputs), contract, member.returned
             )
     runs |= _resumed(contract, io, inputs, cotangents)
-    finite = finite_runs(runs, lambda run: run.named().values(), single=single)
+    finite = finite_runs(runs, lambda run: run.named().values(), deciding=decide, single=single)
     if not finite:
         raise ContractOverflow(
-            f"every emulated backward of {contract.name} overflows on this problem; choose milder"
-            " values"
+            f"emulated backwards of {contract.name} overflow on this problem; choose milder values"
         )
     noise = MonteCarloArithmetic(contract, io)
     drawn = _drawn(noise, inputs, cotangents, _sampled)

@@ -157,7 +157,7 @@ class Differences:
             outputs: the noise of the outputs where it is known from other pairs of the same
                 problem.
         Raises:
-            ContractOverflow: every reference kernel overflows on these inputs.
+            ContractOverflow: a deciding reference kernel overflows on these inputs.
         """
         h = first_step(self.contract, self.io, max(self.inputs.lengths))
         taken = self._taken(pairs_at(h))

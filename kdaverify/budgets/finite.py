@@ -4,7 +4,7 @@ or single ones of every reference kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -24,29 +24,40 @@ class OutputRuns(NamedTuple):
 
 
 def finite_runs(
-    runs: Mapping[str, R], outputs: Callable[[R], Iterable[Tensor]], *, single: bool
+    runs: Mapping[str, R],
+    outputs: Callable[[R], Iterable[Tensor]],
+    *,
+    deciding: Collection[str],
+    single: bool,
 ) -> dict[str, R]:
-    """The runs that are finite in all outputs.
+    """The runs that are finite in all outputs, where all those of `deciding` are.
+
+    Smaller chunks have smaller sums, and autograd stores no intermediate of a written backward. For
+    their sake a right kernel with chunks of 64 was rejected for dk, dg and dbeta (fp16, K = 1,
+    beta = 2), where every other one of that size overflows.
 
     Args:
         runs: by the name of the reference kernel.
         outputs: of one run.
-        single: whether all runs are returned where none is finite in all outputs, but every run is
-            in the same one.
+        deciding: names of the runs that show what the declared formats hold.
+        single: whether all runs are returned where one of `deciding` overflows, but every run is
+            finite in the same output.
     """
     finite = {name: [is_finite(output) for output in outputs(run)] for name, run in runs.items()}
     throughout = {name: run for name, run in runs.items() if all(finite[name])}
+    if throughout.keys() >= set(deciding):
+        return throughout
     shared = single and any(all(of_output) for of_output in zip(*finite.values(), strict=True))
-    return throughout or (dict(runs) if shared else {})
+    return dict(runs) if shared else {}
 
 
 def finite_outputs(outputs: Mapping[str, OutputRuns]) -> list[str]:
     """The outputs that a conforming kernel has to keep finite, by name.
 
-    Reference kernels that are finite in all outputs decide for all, whatever the samples do. Where
-    there are none, no reference kernel
-    and no sample may overflow in an output: a conforming kernel in plain torch under autograd
-    returned dq = inf in fp16 where others of the ensemble kept it finite.
+    Reference kernels that are finite in all outputs decide for all, whatever the samples do: see
+    `finite_runs`. Elsewhere no reference kernel and no sample may overflow in an output: a
+    conforming kernel in plain torch under autograd returned dq = inf in fp16 where others of the
+    ensemble kept it finite.
     """
     if all(is_finite(x) for runs in outputs.values() for x in runs.rounded):
         return list(outputs)

@@ -70,7 +70,7 @@ def linearity_standard(
         inputs: what the kernel receives.
         given: cotangents that add up to 0 with `factors`.
     Raises:
-        ContractOverflow: every reference kernel overflows on these inputs.
+        ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     number = len(given)
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
@@ -117,7 +117,7 @@ def output_linearity_standard(
         calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with
             `factors`.
     Raises:
-        ContractOverflow: every reference kernel overflows on these inputs.
+        ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     one, number, formats = calls[0], len(calls), contract.output_formats(io)
     joined = together(calls)

@@ -98,14 +98,16 @@ def test_a_call_in_which_every_output_overflows_concludes_nothing() -> None:
     assert found.status is Status.SKIP and found.output == "call"
 
 
-def test_one_reference_kernel_that_overflows_passes_an_output_where_none_is_finite_throughout() -> (
-    None
-):
+def test_an_output_is_judged_beside_one_that_overflows_where_every_run_keeps_it_finite() -> None:
     fits, beyond = torch.ones(2), torch.tensor([1.0, torch.inf])
     runs = {"first": (fits, beyond, fits), "second": (fits, fits, beyond)}
-    assert (
-        finite_runs(runs, iter, single=False) == {} and finite_runs(runs, iter, single=True) == runs
-    )
+    assert finite_runs(runs, iter, deciding=["first"], single=False) == {}
+    assert finite_runs(runs, iter, deciding=["first"], single=True) == runs
+    smaller = {**runs, "smaller chunks": (fits, fits, fits)}
+    assert finite_runs(smaller, iter, deciding=["first"], single=True) == smaller
+    assert finite_runs(smaller, iter, deciding=["smaller chunks"], single=True) == {
+        "smaller chunks": (fits, fits, fits)
+    }
     by_output = {
         name: OutputRuns([run[i] for run in runs.values()], [fits]) for i, name in enumerate("abc")
     }
