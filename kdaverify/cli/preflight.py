@@ -1,7 +1,10 @@
-"""What is wrong with every call, found before any worker process starts."""
+"""What a first call shows before any worker process starts: that every call is wrong, or that
+workers would take longer to start than to work.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.cli.request import Request
@@ -14,20 +17,37 @@ CONVENTIONS: Final = "conventions"
 ORDINARY: Final = "forward"
 """Tested of every operator, those without a suite of conventions too: its first test reports what
 is wrong with every call."""
+QUICK: Final = frozenset({"short_conv", "gated_rms_norm", "merge_state"})
+"""Operators whose smoke takes a core 1 to 6 s. Two workers import torch and the suites for 3 s of
+CPU each before their first test (`python -m benchmarks.speed`)."""
+PROMPT: Final = 0.5
+"""Seconds that a first call of theirs takes at most: a kernel that is compiled for every shape is
+judged sooner by two processes."""
 
 
 def after_preflight(request: Request) -> Request:
     """The session as it is to run: where every call of every implementation is wrong, its first
-    suite alone, in this process.
+    suite alone, in this process; where there is little to do, in this process too.
 
     Two workers take longer to start than one call takes to fail. What ships is not called here: it
     is known to answer.
     """
+    begun = time.process_time()
     if request.crash_folder is None or not all(_fails(spec, request) for spec in request.impls):
-        return request
+        prompt = time.process_time() - begun < PROMPT * len(request.impls)
+        here = prompt and _quick(request)
+        return request.model_copy(update={"workers": "0"}) if here else request
     return request.model_copy(
         update={"only": tuple(dict.fromkeys(map(_first_suite, request.impls))), "workers": "0"}
     )
+
+
+def _quick(request: Request) -> bool:
+    """Whether this process judges sooner than workers begin. A number of workers stands."""
+    from kdaverify.adapters.registry import find
+
+    ops = {find(spec).op for spec in request.impls}
+    return request.workers == "auto" and request.profile == "smoke" and ops <= QUICK
 
 
 def _first_suite(spec: str) -> str:

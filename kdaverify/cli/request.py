@@ -59,8 +59,11 @@ class Request(BaseModel):
             "-pkdaverify.plugin",
             "-pno:terminal",
             "-pno:cacheprovider",
-            # Where pytest-benchmark is installed, every worker warns that it measures nothing.
-            "-pno:benchmark",
+            # Plugins of the user's environment cost every process their import (anyio 0.1 s), and
+            # may reorder tests or warn (pytest-benchmark does, in every worker).
+            "--disable-plugin-autoload",
+            "-p_hypothesis_pytestplugin",
+            "-pxdist.plugin",
             # The suites hold no assert statement; rewriting those of the package costs each process
             # a second of CPU before its first test.
             "--assert=plain",

@@ -1,0 +1,34 @@
+"""How many processes a session has: those that it begins for less than they cost are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kdaverify.cli import preflight
+from kdaverify.cli.request import Request
+
+
+def workers(folder: Path, *impls: str, **given: Any) -> str:
+    """Of the session that is run for a request."""
+    request: dict[str, Any] = {"profile": "smoke", "seed": None, "record": None, "workers": "auto"}
+    about = {"json_file": None, "require_impl": False, "crash_folder": folder}
+    return preflight.after_preflight(Request(impls=impls, **{**request, **about, **given})).workers
+
+
+@pytest.mark.parametrize("impl", ["torch-short-conv", "torch-gated-norm", "eager-merge"])
+def test_a_smoke_that_is_short_begins_no_worker(tmp_path: Path, impl: str) -> None:
+    assert workers(tmp_path, impl) == "0"
+
+
+def test_long_sessions_and_a_number_of_workers_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert workers(tmp_path, "eager-merge", workers="2") == "2"
+    assert workers(tmp_path, "eager-merge", profile="acceptance") == "auto"
+    assert workers(tmp_path, "eager-merge", "eager") == "auto"
+    # A first call that takes long: each shape may be compiled.
+    monkeypatch.setattr(preflight, "PROMPT", 0.0)
+    assert workers(tmp_path, "eager-merge") == "auto"
