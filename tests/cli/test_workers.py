@@ -14,7 +14,7 @@ from kdaverify.cli.request import Request
 def workers(folder: Path, *impls: str, **given: Any) -> str:
     """Of the session that is run for a request."""
     request: dict[str, Any] = {"profile": "smoke", "seed": None, "record": None, "workers": "auto"}
-    about = {"json_file": None, "require_impl": False, "crash_folder": folder}
+    about: dict[str, Any] = {"json_file": None, "require_impl": False, "crash_folder": folder}
     return preflight.after_preflight(Request(impls=impls, **{**request, **about, **given})).workers
 
 
