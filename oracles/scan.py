@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -61,6 +62,7 @@ def scan(
     dtype: torch.dtype,
     others: Tensors = (),
     reverse: bool = False,
+    trimmed: bool = False,
 ) -> tuple[Tensors, Tensors]:
     """Carries state through every sequence, `size` tokens at a time.
 
@@ -76,6 +78,8 @@ def scan(
         dtype: dtype the tokens are cast to.
         others: tensors [B, T, HV, ...] handed to `body` beside the tokens.
         reverse: from the last block to the first.
+        trimmed: whether a block ends with the longest sequence, so that no body walks rows that are
+            inert in all of them.
     Returns:
         The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on
         padding.
@@ -95,7 +99,7 @@ def scan(
     for span_rows, valid in reversed(spans) if reverse else spans:
         tokens = _gather(inputs, span_rows, valid, dtype, others)
         written = span_rows.masked_fill(~valid, inputs.B * inputs.T)
-        for block, live in _blocks(valid, size, reverse=reverse):
+        for block, live in _blocks(valid, size, reverse=reverse, trimmed=trimmed):
             if live != len(carry[0]):
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
                 carry, resting = (
@@ -133,7 +137,8 @@ def there_and_back(
         others: tensors [B, T, HV, ...] handed to both beside the tokens; the type of the first is
             the one computed in.
         draws: whether `there` draws samples, one after the other: the last block, of which nothing
-            is kept, is then walked forwards too, as all others are.
+            is kept, is then walked forwards too, as all others are, and so is its padding. Walked
+            there and back otherwise, it took problems of one token as long as those of 64.
     Returns:
         The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
     """
@@ -158,8 +163,9 @@ def there_and_back(
             rows.append(outputs)
         return carry, tuple(torch.cat(pieces[::-1], dim=2) for pieces in zip(*rows, strict=True))
 
-    scan(inputs, BLOCK, start, forwards, dtype=others[0].dtype, others=others)
-    return scan(inputs, BLOCK, end, backwards, dtype=others[0].dtype, others=others, reverse=True)
+    walk = partial(scan, inputs, BLOCK, dtype=others[0].dtype, others=others, trimmed=not draws)
+    walk(start, forwards)
+    return walk(end, backwards, reverse=True)
 
 
 def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -175,12 +181,14 @@ def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor
         yield starts[:live, None] + torch.minimum(offsets, last), offsets < lengths[:live, None]
 
 
-def _blocks(valid: Tensor, size: int, *, reverse: bool) -> list[tuple[slice, int]]:
+def _blocks(valid: Tensor, size: int, *, reverse: bool, trimmed: bool) -> list[tuple[slice, int]]:
     """The blocks of a span in the order they are walked,
     each with the number of sequences that reach it.
     """
     reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
-    blocks = [(slice(n * size, (n + 1) * size), live) for n, live in enumerate(reached)]
+    # The first sequence is the longest.
+    end = int(valid[0].sum()) if trimmed else valid.shape[-1]
+    blocks = [(slice(n * size, min((n + 1) * size, end)), live) for n, live in enumerate(reached)]
     return blocks[::-1] if reverse else blocks
 
 

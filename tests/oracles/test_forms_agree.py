@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, chunk
+from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.running_error import enclosed, structural_zeros
@@ -170,4 +172,17 @@ def test_padding_is_left_out_without_a_change_of_a_bit(shape: str) -> None:
     inputs = draw(shape, "mixed")
     left_out, computed = chunk(inputs), chunk(inputs, arithmetic=Arithmetic(computes_padding=True))
     for one, other in zip(left_out, computed, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_are_the_same_bits_whether_padding_is_walked(shape: str) -> None:
+    inputs = draw(shape, "mixed")
+    cotangents = Cotangents(torch.ones_like(inputs.v), torch.ones_like(inputs.state))
+    # Of an arithmetic that may draw samples every row is walked.
+    left_out, walked = (
+        adjoint(inputs, cotangents),
+        adjoint(inputs, cotangents, arithmetic=Arithmetic()),
+    )
+    for one, other in zip(left_out.named().values(), walked.named().values(), strict=True):
         assert torch.equal(one, other)
