@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.attention.arithmetic import sampled_arithmetic
-from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.attention.contract import AttentionContract, natural
 from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.sums import from_last, one_by_one
@@ -29,6 +29,8 @@ Gradients = tuple[Tensor, ...]
 """dq, dk, dv of a segment, and that of its sink where there is one."""
 WIDE_BLOCK: Final = 256
 """Keys of the largest block that a kernel in use has (mla.md 2.4)."""
+SHORT_BLOCK: Final = 16
+"""Of the shortest."""
 LARGEST_BLOCK: Final = 2**20
 GRADIENT_FORMATS: Final = {
     "dP": ("dP", "P"),
@@ -111,15 +113,19 @@ def _longest_sums(
 def sink_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
     """Those whose running maximum and sum begin with the sink, beside those that multiply o by its
     factor at the end: a P in fp16 is subnormal where the sink is 2^14 above it, and 0 below.
+
+    Where logits are alike, so are the roundings of all blocks, and add up: of 700 equal keys,
+    conforming fp32 kernels with blocks of 16 had 2.7 times the error of those with blocks of 64.
     """
     _, library = next(iter(reference_kernels(contract).items()))
     plain = replace(next(iter(contract.designs().values())), sink="start")
+    found = {"sink first": plain, "sink first, natural": natural(plain)}
+    if not plain.normalise_first:
+        found["sink first, short blocks"] = replace(natural(plain), block=SHORT_BLOCK)
+        if contract.splits > 1:
+            found["sink in the first split"] = replace(plain, splits=min(4, contract.splits))
     work = contract.accumulate.dtype
-    found = {"sink first": kernel(plain, library, work)}
-    if contract.splits > 1 and not plain.normalise_first:
-        split = replace(plain, splits=min(4, contract.splits), cut="blocks")
-        found["sink in the first split"] = kernel(split, library, work)
-    return found
+    return {name: kernel(design, library, work) for name, design in found.items()}
 
 
 def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:

@@ -130,7 +130,9 @@ def _output_terms(
     weights = layout([(one.values, one.weights) for one in found])
     largest = layout([(one.largest, one.weights) for one in found])
     underflow = layout([(one.underflow, one.weights) for one in found])
-    terms = {"o": output_terms(scores["o"], largest["o"], underflow["o"], contract)}
+    exponents = layout([(one.exponents, one.weights) for one in found])
+    parts = (scores["o"], exponents["o"], largest["o"], underflow["o"])
+    terms = {"o": output_terms(*parts, contract)}
     if "lse" not in exact:
         return terms
     lse = exact["lse"].high.nan_to_num(neginf=0.0)

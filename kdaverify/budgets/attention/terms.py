@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oracles.attention.pipeline import packed
+from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
 
 Gradients = tuple[Tensor, ...]
@@ -21,7 +21,7 @@ def probabilities(segment: Segment) -> tuple[Tensor, Tensor]:
     and without a sink.
     """
     rows = packed(segment, torch.float64)
-    S = (rows.q @ rows.k.mT * rows.scale).masked_fill(~rows.visible, -torch.inf)
+    S = _logits(rows)
     a = S.new_full(S.shape[:2], -torch.inf) if rows.sink is None else rows.sink
     every = torch.cat((S, a[..., None]), -1)
     top = every.amax(-1, keepdim=True)
@@ -29,6 +29,10 @@ def probabilities(segment: Segment) -> tuple[Tensor, Tensor]:
     total = w.sum(-1, keepdim=True)
     P = w / torch.where(total == 0, 1.0, total)
     return P[..., :-1], P[..., -1]
+
+
+def _logits(rows: PackedRows) -> Tensor:
+    return (rows.q @ rows.k.mT * rows.scale).masked_fill(~rows.visible, -torch.inf)
 
 
 def returned_probabilities(segment: Segment) -> tuple[Tensor, Tensor]:
@@ -43,6 +47,8 @@ class ForwardTerms:
     Args:
         values: [H, s_q, d_v] sum_j P_ij |V_j|.
         scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|, and P |a| of a sink that LSE includes.
+        exponents: [H, s_q, d_v] P_a (|a| + |LSE|) of a sink a, LSE that of the keys alone: what
+            rounding in its exponent, which all keys of a row share, is relative to.
         weights: [H, s_q] root of sum_j P_ij^2: what independent roundings of P make of their sum.
         largest: [H, s_q, d_v] P_ij |V_j| of the key with the largest P.
         underflow: [H, s_q, d_v] sum over visible keys of |V_j| + 1: its error where every P and
@@ -51,6 +57,7 @@ class ForwardTerms:
 
     values: Tensor
     scores: Tensor
+    exponents: Tensor
     weights: Tensor
     largest: Tensor
     underflow: Tensor
@@ -81,6 +88,7 @@ def forward_terms(segment: Segment) -> ForwardTerms:
     return ForwardTerms(
         (P @ sizes).view(*rows, v.shape[-1]),
         _score_terms(segment, returned, of_sink),
+        _exponent_terms(segment).view(*rows, 1).expand(*rows, v.shape[-1]),
         returned.square().sum(-1).sqrt().view(rows),
         _largest_term(P, sizes).view(*rows, v.shape[-1]),
         (packed(segment, torch.float64).visible.double() @ (sizes + 1)).view(*rows, v.shape[-1]),
@@ -104,6 +112,16 @@ def _score_terms(segment: Segment, P: Tensor, of_sink: Tensor) -> Tensor:
     if rows.sink is not None:
         found = found + of_sink * rows.sink.abs().nan_to_num(posinf=0.0)
     return found.view(segment.q.shape[:2])
+
+
+def _exponent_terms(segment: Segment) -> Tensor:
+    """[h_kv, R] P_a (|a| + |LSE|); 0 without a sink."""
+    rows = packed(segment, torch.float64)
+    if rows.sink is None:
+        return rows.q.new_zeros(rows.q.shape[:2])
+    lse = torch.logsumexp(_logits(rows), -1)
+    sizes = torch.sigmoid(rows.sink - lse) * (rows.sink.abs() + lse.abs())
+    return torch.where(torch.isfinite(rows.sink + lse), sizes, 0.0)
 
 
 def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> GradientTerms:
