@@ -29,7 +29,7 @@ from oracles.attention.backward import (
     recomputed,
 )
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import LN2, PackedRows
+from oracles.attention.pipeline import LN2, AttentionPipeline, PackedRows
 from oracles.attention.segment import Segment
 from tests.attention.segments import enclosed, segment, textbook
 
@@ -477,3 +477,67 @@ def test_only_what_is_rounded_to_sixteen_bits_is_compared_with_its_nearest_kerne
     reference = _reference(segment(s_k=130, H=8), "seesaw-bf16")
     assert reference.budgets["o"].peers
     assert not reference.budgets["lse"].peers
+
+
+def _sunk(above: float, *, std: float, s_k: int = 65, seed: int = 0) -> Segment:
+    """fp32, with a sink so far above LSE."""
+    given = segment(
+        std=std, s_q=1, s_k=s_k, H=8, d_v=64, seed=seed, dtype=torch.float32, empty=False
+    )
+    level = textbook(given)[1].mean(1) + above
+    return replace(given, sink=level.bfloat16().float())
+
+
+def _with_sink(given: Segment) -> Reference:
+    o, lse = AttentionPipeline()(given, torch.float64)
+    exact = {name: enclosed(x) for name, x in _outputs([(o, lse)]).items()}
+    declared = attention_contract("online-fp32")
+    return attention_reference([given], exact, _outputs, declared, method="float64")
+
+
+SINK_FIRST = (
+    OnlineDesign(block=16, base="e", scale="scores", fused=False, sink="start"),
+    OnlineDesign(block=32, base="e", sink="start", direction="backward"),
+    OnlineDesign(block=24, scale="scores", sink="start", splits=4, cut="blocks"),
+    OnlineDesign(block=96, base="e", fused=False, sink="start", splits=3, merge="tree"),
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "s_k", "std", "seed"),
+    [(80.0, 17, 0.0, 1), (80.0, 17, 0.0, 4), (12.0, 17, 0.0, 3), (12.0, 65, 1.0, 1),
+     (12.0, 65, 1.0, 2), (12.0, 700, 0.0, 2), (4.0, 700, 0.0, 0)],
+)  # fmt: skip
+def test_a_maximum_may_begin_with_the_sink(above: float, s_k: int, std: float, seed: int) -> None:
+    """All keys of a row share the rounding of the exponent: 4.3 times the tolerance, once."""
+    given = _sunk(above, std=std, s_k=s_k, seed=seed)
+    reference = _with_sink(given)
+    for design in SINK_FIRST:
+        found = _outputs([_run("online-fp32", design, "fp32").forward(given)])
+        assert max(_worst(reference, found).values()) <= 1
+
+
+@pytest.mark.parametrize("above", [4.0, 12.0, 80.0])
+def test_a_sink_read_in_20_bits_is_over_tolerance(above: float) -> None:
+    given = _sunk(above, std=1.0)
+    assert given.sink is not None
+    read = replace(given, sink=given.sink * (1 + 2.0**-20))
+    found = _outputs([_run("online-fp32", OnlineDesign(sink="start"), "fp32").forward(read)])
+    assert _worst(_with_sink(given), found)["o"] > 1
+
+
+@pytest.mark.parametrize(
+    ("std", "s_k", "H", "s_q", "seed"),
+    [(3.0, 65, 4, 1, 0), (8.0, 17, 4, 4, 3), (8.0, 17, 16, 1, 3)],
+)
+def test_few_partials_in_16_bits_may_err_by_more_than_many(
+    std: float, s_k: int, H: int, s_q: int, seed: int
+) -> None:
+    given = segment(
+        std=std, s_q=s_q, s_k=s_k, H=H, d_v=128, seed=seed, dtype=torch.bfloat16, empty=False
+    )
+    contract = "online64-bf16[partial_o:bf16]"
+    found = _outputs([_run(contract, OnlineDesign(splits=2)).forward(given)])
+    assert max(_worst(_reference(given, contract), found).values()) <= 1
+    narrower = _run("online64-bf16[partial_o:bf16;P:e4m3]", OnlineDesign(splits=2))
+    assert _worst(_reference(given, contract), _outputs([narrower.forward(given)]))["o"] > 1

@@ -124,22 +124,24 @@ class AttentionContract(StorageContract):
             if self.splits > FEW_SPLITS:
                 found["most splits, reversed"] = replace(most, merge="reversed")
             if self.storage("partial_o").unit > self.accumulate.unit:
-                found |= self._two_parts(plain)
+                found |= self._few_parts(plain)
         if self.lazy:
             found["lazy"] = lazy = replace(plain, rescale="lazy", lazy=self.lazy)
             # where the first key wins, only this direction stores a largest P above 1
             found["lazy, from the last block"] = replace(lazy, direction="backward", block=32)
         return found
 
-    def _two_parts(self, plain: OnlineDesign) -> dict[str, OnlineDesign]:
-        """Two partials that are rounded in storage err by more than many, whose errors average out,
-        and by which bias depends on the cut: conforming kernels were at 1.6 times that limit.
+    def _few_parts(self, plain: OnlineDesign) -> dict[str, OnlineDesign]:
+        """Few partials that are rounded in storage err by more than many, whose errors average out.
+        By how much, and by which bias, depends on which keys share a split: conforming kernels were
+        at 1.6 times the limit.
         """
         two = replace(plain, splits=2)
         return {
             "two splits": two,
             "two splits of blocks": replace(two, cut="blocks"),
             "a short first split": replace(two, cut="uneven", block=16),
+            "three splits": replace(plain, splits=3, merge="in order"),
         }
 
     def _relative_to_lse(self, plain: OnlineDesign) -> dict[str, OnlineDesign]:
