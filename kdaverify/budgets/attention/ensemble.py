@@ -29,6 +29,9 @@ Gradients = tuple[Tensor, ...]
 """dq, dk, dv of a segment, and that of its sink where there is one."""
 WIDE_BLOCK: Final = 256
 """Keys of the largest block that a kernel in use has (mla.md 2.4)."""
+SAMPLES_APART: Final = 4
+"""Show how much a bias scatters: conforming kernels were at 1.2 times the limit of the reference
+kernels alone."""
 SHORT_BLOCK: Final = 16
 """Of the shortest."""
 LARGEST_BLOCK: Final = 2**20
@@ -124,6 +127,9 @@ def sink_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
         found["sink first, short blocks"] = replace(natural(plain), block=SHORT_BLOCK)
         if contract.splits > 1:
             found["sink in the first split"] = replace(plain, splits=min(4, contract.splits))
+        if contract.lazy:
+            # P is relative to the sink, and rounded in every key, where no key is so much above it
+            found["sink first, lazy"] = replace(plain, rescale="lazy", lazy=contract.lazy)
     work = contract.accumulate.dtype
     return {name: kernel(design, library, work) for name, design in found.items()}
 
@@ -132,6 +138,21 @@ def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
     """The baseline with every rounding stochastic (Monte Carlo arithmetic, Parker 1997)."""
     plain = next(iter(contract.designs().values()))
     return [kernel(plain, sampled_arithmetic(contract, n), torch.float64) for n in range(SAMPLES)]
+
+
+def samples_apart(contract: AttentionContract, *, sunk: bool) -> list[ReferenceKernel]:
+    """Samples of kernels whose errors hang on few roundings, which a reference kernel of the form
+    shows once: where `sunk`, those that begin with the sink; and of two partials in 16 bits.
+    """
+    plain = next(iter(contract.designs().values()))
+    found = [replace(plain, sink="start")] if sunk else []
+    if contract.storage("partial_o").unit > contract.accumulate.unit and contract.splits > 1:
+        found.append(replace(plain, splits=2))
+    return [
+        kernel(design, sampled_arithmetic(contract, number), torch.float64)
+        for design in found
+        for number in range(SAMPLES_APART)
+    ]
 
 
 def grouped_kernels(contract: AttentionContract) -> list[ReferenceKernel]:

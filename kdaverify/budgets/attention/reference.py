@@ -19,6 +19,7 @@ from kdaverify.budgets.attention.ensemble import (
     grouped_kernels,
     rounded_kernels,
     sampled_kernels,
+    samples_apart,
     sink_kernels,
 )
 from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
@@ -69,15 +70,20 @@ def attention_reference(
     Raises:
         ContractOverflow: every output overflows in some reference kernel.
     """
-    kernels = (_nearest(segments, contract), sampled_kernels(contract))
-    rounded, drawn = (
+    sunk = any(segment.sink is not None for segment in segments)
+    kernels = (
+        _nearest(segments, contract),
+        sampled_kernels(contract),
+        samples_apart(contract, sunk=sunk),
+    )
+    rounded, drawn, apart = (
         [layout([one.forward(segment) for segment in segments]) for one in group]
         for group in kernels
     )
     terms = _output_terms(exact, [forward_terms(s) for s in segments], layout, contract)
     if "lse" in exact and bool((empty := torch.isinf(rounded[0]["lse"])).any()):
         terms["lse"] = replace(terms["lse"], undefined=empty)
-    runs = _runs(exact, rounded, drawn)
+    runs = _runs(exact, rounded, drawn, apart)
     return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
 
 
@@ -140,11 +146,9 @@ def _output_terms(
 
 
 def _runs(
-    exact: Mapping[str, Enclosure],
-    rounded: Sequence[Mapping[str, Tensor]],
-    drawn: Sequence[Mapping[str, Tensor]],
+    exact: Mapping[str, Enclosure], *groups: Sequence[Mapping[str, Tensor]]
 ) -> dict[str, OutputRuns]:
+    """Of each output, what every group of reference kernels makes of it."""
     return {
-        name: OutputRuns([x[name].double() for x in rounded], [x[name].double() for x in drawn])
-        for name in exact
+        name: OutputRuns(*([x[name].double() for x in group] for group in groups)) for name in exact
     }
