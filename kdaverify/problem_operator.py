@@ -46,6 +46,8 @@ class Operator(abc.ABC):
         problem: the class of its problems.
         signature: the tensors of a call.
         staged: whether its calls have stages, so that a failure can be localised.
+        hidden_stages: those that no kernel exposes, in their order; a failure is traced to one of
+            them by outputs alone.
         is_stage: whether it is a stage itself, and a failure needs no localisation.
         has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
         accuracy_fields: the fields of a problem that accuracy depends on most, for one line about
@@ -60,6 +62,7 @@ class Operator(abc.ABC):
     problem: ClassVar[type[Canonical]]
     signature: CallSignature
     staged: ClassVar[bool] = False
+    hidden_stages: ClassVar[tuple[str, ...]] = ()
     is_stage: ClassVar[bool] = False
     accuracy_fields: ClassVar[tuple[str, ...]] = ()
     resampled: ClassVar[bool] = False

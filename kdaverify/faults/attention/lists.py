@@ -118,6 +118,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="lists-2",
+        stage="scores",
         kind="A",
         title="entries that name nothing are counted in the sum",
         trigger="entries that name nothing",
@@ -147,7 +148,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         title="the running maximum starts at -inf, without a guard",
         reference="vllm-project/vllm#48366",
         trigger="a first tile of entries that name nothing",
-        stage="scores",
+        stage="partial",
         patch=lambda _: ListPatch(unguarded_from_negative_infinity(PLAIN)),
     ),
     _fault(

@@ -125,6 +125,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M2",
+        stage="dq",
         kind="B",
         title="the backward masks top-left, the forward bottom-right",
         reference="ffpa-attn#300",
@@ -135,6 +136,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M3",
+        stage="dq",
         kind="B",
         title="the backward ignores the causal flag",
         reference="triton-lang/triton#4541, #5660, #7216",
@@ -167,6 +169,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M6",
+        stage="partial",
         kind="A",
         title="masked values are multiplied by 0 instead of skipped",
         reference="pytorch/pytorch#101967, #141128",
@@ -177,6 +180,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M7",
+        stage="partial",
         kind="B",
         title="twice as many rows cleared as see no key",
         reference="flash-attention-npu#238",
@@ -187,6 +191,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M8",
+        stage="gather",
         kind="B",
         title="the tail of an expanded tensor is read wrongly",
         reference="pytorch/pytorch#191937",
@@ -197,6 +202,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M9",
+        stage="partial",
         kind="B",
         title="the first rows of the upper heads are not stored",
         reference="Dao-AILab/flash-attention#1214",
@@ -207,6 +213,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-M10",
+        stage="gather",
         kind="B",
         title="table and lengths are indexed by token instead of request",
         reference="vllm-project/vllm#51065, #51848",

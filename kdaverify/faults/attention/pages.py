@@ -248,6 +248,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-G12",
+        stage="combine",
         kind="B",
         title="heads above 16 are reduced with the weights of the first 16",
         reference="vllm-project/vllm#46952",

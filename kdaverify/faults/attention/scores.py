@@ -125,6 +125,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-S5",
+        stage="partial",
         kind="A",
         title="the maximum starts at -inf without a guard",
         reference="ggml-org/llama.cpp#12776",
@@ -135,6 +136,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-S6",
+        stage="partial",
         kind="A",
         title="the same in decode: the block that is read first has no visible key",
         reference="vllm-project/vllm#48366",
@@ -145,6 +147,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-S7",
+        stage="gather",
         kind="F",
         title="the index of a key wraps (emulated: at 128 instead of 32768)",
         reference="facebookresearch/xformers#719",
@@ -155,6 +158,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-S8",
+        stage="partial",
         kind="A",
         title="the plain mean of V where there is no mask",
         reference="vllm-project/vllm-ascend#13699",

@@ -235,11 +235,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
         title="rows without keys return a finite lse and stale o",
         reference="flashinfer-ai/flashinfer#4452, vllm-project/vllm#49294",
         trigger="a row that sees no key",
-        stage="lse",
+        stage="partial",
         patch=_returned(_marked_finite),
     ),
     _fault(
         id="attention-C10",
+        stage="partial",
         kind="B",
         title="o and lse of empty requests stay as allocated",
         reference="sgl-project/sglang#22688, flashinfer-ai/flashinfer#3047",
@@ -248,6 +249,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-C11",
+        stage="partial",
         kind="A",
         title="the exported maximum has another scale than the sum",
         reference="NVIDIA/TensorRT-LLM#19112",

@@ -157,7 +157,7 @@ def _stride_of_another_rank(right: Call, given: dict[str, Any]) -> Any:
     return right(**{**given, "block_table": read})
 
 
-_fault = partial(Fault, dtypes=EVERY, stage="call", operator="mla_decode", outputs=("o", "lse"))
+_fault = partial(Fault, dtypes=EVERY, stage="gather", operator="mla_decode", outputs=("o", "lse"))
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(
         id="attention-W1",
@@ -195,6 +195,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-W5",
+        stage="partial",
         kind="B",
         title="empty requests are not stored",
         reference="deepseek-ai/FlashMLA@ebf3064",
@@ -204,6 +205,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-W6",
+        stage="partial",
         kind="B",
         title="o is stored by the layout of another architecture",
         reference="Dao-AILab/flash-attention#2553",
@@ -214,6 +216,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-W7",
+        stage="scores",
         kind="F",
         title="the last columns of q are dropped",
         reference="flashinfer-ai/flashinfer#4299",
@@ -223,6 +226,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-W8",
+        stage="partial",
         kind="F",
         title="rows past the limit of a grid are not written (emulated: 4 instead of 65535)",
         reference="deepseek-ai/FlashMLA@71c7379, @9241ae3",
@@ -232,6 +236,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="attention-W9",
+        stage="combine",
         kind="D",
         title="partials are read before they are written (emulated: one call in twenty)",
         reference="deepseek-ai/FlashMLA@01a2772",
@@ -253,7 +258,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         title="the table is read with the stride of another rank",
         reference="vllm-project/vllm#57388",
         trigger="several requests, several pages each",
-        stage="gather",
         patch=lambda _: AttentionPatch(decode=_stride_of_another_rank),
     ),
 )

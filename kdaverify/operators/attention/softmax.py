@@ -28,6 +28,7 @@ from kdaverify.operators.attention.conventions import (
 )
 from kdaverify.operators.attention.problem import SCALES
 from kdaverify.operators.attention.sinks import misread_sink
+from kdaverify.operators.attention.stages import STAGES
 from kdaverify.operators.bounded import ALIKE, BoundedOperator
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import own_rows
@@ -45,6 +46,7 @@ class TolerancesOperator(BoundedOperator):
     formats = ("fp32", "bf16", "fp16")
     width = "d_v"
     has_known_bugs = True
+    hidden_stages = STAGES
     absent = {"lse": 'lse="none"'}  # noqa: RUF012 # a Final mapping
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
