@@ -4,13 +4,17 @@ than one, is to blame.
     python -m benchmarks.diagnosis faults --json FILE [--kinds AB] [--dtypes bf16,fp32]
     python -m benchmarks.diagnosis conforming --json FILE [--problems 75]
     python -m benchmarks.diagnosis pairs --json FILE [--pairs 48]
+    python -m benchmarks.diagnosis faults --operators attention --kinds ABCDEF [--unknown]
+    python -m benchmarks.diagnosis accepted --json FILE [--cases 200]
 
 faults: every fault of the catalogue is planted in a kernel of another arithmetic than that of the
 candidates it is compared with: it stores 16-bit operands in fp32, and makes every sum in 16 parts,
 last first. It is tested on the inputs on which the catalogue's tests say that it shows, at another
 seed; the first format in which it is rejected counts. conforming: conforming kernels, tested as if
 they had been rejected. pairs: two faults of one forward planted together, in cases on which each of
-them shows.
+them shows. Of faults of attention the first stage that is named counts too; --unknown leaves each
+out of the catalogue that it is compared with. accepted: which stage is named for conforming kernels
+of attention, as they are tested and by whatever of their rows is off.
 
 FILE keeps what is done; started again, only the rest is run. `--part 3/16` runs every sixteenth
 from the third on: several machines, or processes, may share the work, each with a file of its own;
@@ -32,6 +36,8 @@ from typing import Any
 import torch
 from rich.progress import track
 
+import kdaverify.diagnosis.suspects as suspected
+from benchmarks.attention_cases import accepted, failing_case, is_of_attention, stage_of
 from benchmarks.false_alarms import backwards, drawn
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
@@ -130,12 +136,27 @@ def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[PropertyCase]:
             )
 
 
-def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
-    """What is said of one fault, on the first question that it fails."""
+def failing(fault: Fault, dtypes: tuple[str, ...]) -> Iterator[tuple[Adapter, PropertyCase]]:
+    """The kernel with a fault, and the questions that it fails."""
+    if is_of_attention(fault):
+        found = failing_case(fault, dtypes)
+        yield from () if found is None else (found,)
+        return
     for question in questions(fault, dtypes):
         adapter = kernel_with(fault)
-        if failure(adapter, question) is None:
-            continue
+        if failure(adapter, question) is not None:
+            yield adapter, question
+
+
+def planted(fault: Fault, dtypes: tuple[str, ...], *, known: bool = True) -> Row:
+    """What is said of one fault, on the first question that it fails.
+
+    Args:
+        known: whether the catalogue that it is compared with has it.
+    """
+    for adapter, question in failing(fault, dtypes):
+        if not known:
+            suspected.FAULTS = {name: x for name, x in FAULTS.items() if name != fault.id}
         started = time.monotonic()
         found = diagnose(adapter, question, seconds=SECONDS)
         named = [match.suspect.fault.id for match in found.named]
@@ -157,10 +178,18 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
             "dtype": question.problem.dtype,
             "told": reported,
             "named": named,
+            "stage": fault.stage,
+            "first stage": None if found.stage is None else found.stage.stage,
+            "located": "" if found.stage is None else found.stage.reported,
             "said": str(found),
             "seconds": seconds,
         }
-    return {"kind": fault.kind, "operator": fault.operator, "told": "not rejected"}
+    return {
+        "kind": fault.kind,
+        "operator": fault.operator,
+        "stage": fault.stage,
+        "told": "not rejected",
+    }
 
 
 def conforming(name: str, problem: Problem) -> Row:
@@ -281,6 +310,10 @@ def show(rows: dict[str, Row]) -> None:
                 f"{kind or 'all':4s} {reported}:"
                 f" {len(names)}{'' if len(names) > 12 else f' ({chr(44).join(names)})'}"
             )
+    staged = [name for name in rows if name in FAULTS and is_of_attention(FAULTS[name])]
+    missed = [name for name in staged if rows[name].get("first stage") != FAULTS[name].stage]
+    if staged:
+        print(f"right stage first: {len(staged) - len(missed)} of {len(staged)}, not of {missed}")
     forced = [name for name, row in rows.items() if row.get("forced")]
     if any("forced" in row for row in rows.values()):
         print(f"named if a conforming kernel is taken for wrong: {len(forced)} {forced}")
@@ -290,7 +323,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("faults", "conforming", "pairs"))
+    parser.add_argument("what", choices=("faults", "conforming", "pairs", "accepted"))
     parser.add_argument("--json", type=Path, required=True, help="what is done, by name")
     parser.add_argument("--kinds", default="AB", help="classes of faults (default AB)")
     parser.add_argument(
@@ -309,6 +342,10 @@ def main() -> None:
         default=75,
         help="drawn problems, for each of bf16 and fp32 (default 75)",
     )
+    parser.add_argument(
+        "--unknown", action="store_true", help="without the fault itself in the catalogue"
+    )
+    parser.add_argument("--cases", type=int, default=200, help="accepted cases (default 200)")
     parser.add_argument("--pairs", type=int, default=48, help="pairs of faults (default 48)")
     parser.add_argument(
         "--part", default="0/1", help="K/N: every N-th from the K-th on, from 0 (default 0/1: all)"
@@ -325,10 +362,23 @@ def main() -> None:
             fault
             for fault in FAULTS.values()
             if fault.kind in given.kinds
-            and fault.operator in given.operators.split(",")
+            and (
+                fault.operator in given.operators.split(",")
+                or ("attention" in given.operators and is_of_attention(fault))
+            )
             and not (fault.id in TRIGGERS and TRIGGERS[fault.id].how == "own")
         ]
-        jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
+        jobs = {
+            fault.id: lambda fault=fault: planted(fault, dtypes, known=not given.unknown)
+            for fault in chosen
+        }
+    elif given.what == "accepted":
+        cases = accepted(given.cases)
+
+        jobs = {
+            f"{n} {adapter.name} {case.problem.id}": lambda own=(adapter, case): stage_of(*own)
+            for n, (adapter, case) in enumerate(cases)
+        }
     elif given.what == "conforming":
         problems = [
             p

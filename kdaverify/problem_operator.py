@@ -13,7 +13,7 @@ from kdaverify.canonical import Canonical
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.checks.location import Step
+    from kdaverify.checks.location import Location, Step
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
     from oracles.signature import CallSignature
 
@@ -170,6 +170,14 @@ class Operator(abc.ABC):
         """Cases of the kind of a failing one, on which suspects that agree on it may differ."""
         for n in (1, 2):
             yield replace(case, problem=case.problem.replace(seed=case.problem.seed + n))
+
+    def traced(self, case: PropertyCase, judged: Adapter, wrong: frozenset[str]) -> Location | None:
+        """The hidden stage that wrong outputs point to by themselves, and why; None where to none.
+
+        Args:
+            wrong: the outputs and gradients of the case that are wrong.
+        """
+        del case, judged, wrong
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where

@@ -41,6 +41,11 @@ class Location:
     stage: str
     reported: str = ""
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """Those of a verdict."""
+        return {"stage": str(self.stage), "located": self.reported}
+
 
 @dataclass(frozen=True)
 class Softened:

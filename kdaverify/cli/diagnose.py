@@ -81,7 +81,7 @@ def diagnose(
             stage = (
                 localise(adapter, smallest.problem, smallest.property, smallest.detail)
                 if operator_of(smallest.problem).staged
-                else None
+                else found.stage
             )
     except (AdapterError, ProblemError) as error:
         raise Complaint(str(error)) from None
@@ -93,8 +93,7 @@ def diagnose(
     console.print(Text(f"smallest case that fails: {smallest.problem.id}"))
     console.print(f"  {_replay(spec, smallest)}", soft_wrap=True, highlight=False, markup=False)
     if stage is not None:
-        there = {"stage": str(stage.stage), "located": stage.reported}
-        console.print(Text(row.model_copy(update=there).whereabouts()))
+        console.print(Text(row.model_copy(update=stage.fields).whereabouts()))
     if found.ranked:
         console.print(_table(found))
     console.print(Text(f"diagnosis: {found}", style="bold"))

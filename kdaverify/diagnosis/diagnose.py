@@ -22,6 +22,7 @@ from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
 from kdaverify.diagnosis.words import NOTHING_FAILS
+from kdaverify.diagnosis.wrong_stage import wrong_stage
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
@@ -73,7 +74,9 @@ def diagnose(
     if failed is None:
         return Diagnosis(question, silent=NOTHING, passes=True)
     found = _cause(adapter, question, failed, started=started, seconds=seconds)
-    return found if varies is None else replace(found, race=varies.said)
+    named = failed[1].takes_process or failed[1].names_cause
+    stage = None if named else wrong_stage(adapter, found, question)
+    return replace(found, stage=stage, race="" if varies is None else varies.said)
 
 
 def _cause(

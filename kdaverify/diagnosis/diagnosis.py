@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from kdaverify.checks.location import Location
 from kdaverify.diagnosis.fault_comparison import SHARE, Match
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.words import BRIEFLY, FITS, KNOWN, MORE, OR, RESIDUAL, SIMPLE
@@ -35,6 +36,8 @@ class Diagnosis:
         explained: what the error singles out by itself, without known bugs; "" where nothing.
         how: of what the named ones were compared in, where not in all outputs; "" else.
         passes: whether nothing fails.
+        stage: the first that is wrong, of a kernel that exposes none; None where nothing points to
+            one.
         race: that results differ from run to run, in words; the rest is then of the most frequent
             result.
     """
@@ -52,6 +55,7 @@ class Diagnosis:
     explained: str = ""
     how: str = ""
     passes: bool = False
+    stage: Location | None = None
     race: str = ""
 
     @property

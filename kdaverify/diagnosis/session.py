@@ -235,7 +235,12 @@ def _found(
         smallest = found.smallest
         left = remainder(adapter, found, [question_of(row) for row in others])
         said = "; ".join(filter(None, (str(found), left)))
-        return {"diagnosis": said, "minimised": minimised_line(verdict, smallest)}, smallest
+        there = {} if found.stage is None else found.stage.fields
+        return {
+            "diagnosis": said,
+            "minimised": minimised_line(verdict, smallest),
+            **there,
+        }, smallest
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
         return {"diagnosis": f"not diagnosed: {reported(error)}"}, None
 

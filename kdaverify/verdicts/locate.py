@@ -76,4 +76,4 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
 
 
 def _with(verdict: Verdict, location: Location) -> Verdict:
-    return verdict.model_copy(update={"stage": str(location.stage), "located": location.reported})
+    return verdict.model_copy(update=location.fields)

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -34,6 +34,11 @@ from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import own_rows
 from oracles.attention.segment import Segment
 from oracles.attention.sink import softmax_of
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.checks.location import Location
+    from kdaverify.diagnosis.question import PropertyCase
 
 SECONDS: Final = 3e-8
 """A product of a query and a key in one column, in float64, with its errors."""
@@ -77,6 +82,12 @@ class TolerancesOperator(BoundedOperator):
 
     def groups(self, call: Any) -> int:
         return tolerance.rows(call)
+
+    def traced(self, case: PropertyCase, judged: Adapter, wrong: frozenset[str]) -> Location | None:
+        # it compares with the catalogue's faults, whose kernels are of this operator
+        from kdaverify.operators.attention.traced import traced
+
+        return traced(case, judged, wrong)
 
     def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
         """What the contract stores it in; LSE is fp32 where it declares nothing else."""

@@ -1,4 +1,4 @@
-"""Where an attention kernel goes wrong first: it returns outputs alone, no tensor of a stage."""
+"""The stages of attention, whose kernels return outputs alone."""
 
 from __future__ import annotations
 
