@@ -79,6 +79,7 @@ def _of_outputs(case: PropertyCase, wrong: frozenset[str]) -> Location:
     if case.property == "calls":
         return Location("gather", "the call by itself is right, under the rule it is not")
     stage = "lse" if {*wrong} == {"lse"} else "gather" if "lse" in wrong else "partial"
+    stage = "dequant" if _is_quantised(case.problem) and stage in DEQUANT else stage
     return Location(stage, f"{' and '.join(sorted(wrong))} wrong, each row by itself right")
 
 
@@ -127,7 +128,7 @@ def _votes(problem: Any, judged: Adapter) -> Iterator[tuple[str, str]]:
         return
     off = {name: ~_within(found[name], scale) for name, scale in lineup.yard.items()}
     parts = [call.of_requests(name, x[name]) for x in (found, off) for name in ("o", "lse")]
-    quantised = getattr(problem, "cache", "rows") == "fp8"
+    quantised = _is_quantised(problem)
     for segment, *outputs in zip(call.segments(), *parts, strict=True):
         rows = ReturnedRows(segment, *outputs)
         left = rows.o_off | rows.lse_off
@@ -136,6 +137,10 @@ def _votes(problem: Any, judged: Adapter) -> Iterator[tuple[str, str]]:
             vote = ("dequant" if dequant else stage, why)
             yield from [vote] * int((chosen & left).sum() if stage else 0)
             left = left & ~chosen
+
+
+def _is_quantised(problem: Any) -> bool:
+    return getattr(problem, "cache", "rows") == "fp8"
 
 
 def _within(x: Tensor, scale: Scale) -> Tensor:
