@@ -36,6 +36,9 @@ MOVED: Final = 0.1
 DEQUANT: Final = frozenset({"gather", "scores", "partial"})
 """What numbers that are dequantised wrongly look like: keys and values are one tensor there."""
 LOST: Final = "keys do not count"
+Vote = tuple[str, str]
+"""A stage, and why."""
+EMPTY: Final[Vote] = ("partial", "rows without keys are wrong")
 LARGEST: Final = 0.5
 """Largest `cost` of a problem with more columns."""
 
@@ -95,13 +98,21 @@ def _shown(problem: Any, judged: Adapter) -> Iterator[Any]:
 
 
 def _of_rows(problems: Iterable[Any], judged: Adapter) -> Location | None:
-    """What most wrong rows point to, of the first problem with any."""
+    """What most wrong rows point to, of the first problem with any that see keys; rows that see
+    none point somewhere only where no other is wrong.
+    """
+    empty = 0
     for problem in map(_finite, problems):
         votes = Counter(_votes(problem, judged))
+        empty = empty or votes.pop(EMPTY, 0)
         if votes:
-            (stage, why), most = votes.most_common(1)[0]
-            return Location(stage, f"{why} ({most} of {votes.total()} wrong rows)")
-    return None
+            return _of_most(votes)
+    return _of_most(Counter[Vote]({EMPTY: empty})) if empty else None
+
+
+def _of_most(votes: Counter[Vote]) -> Location:
+    (stage, why), most = votes.most_common(1)[0]
+    return Location(stage, f"{why} ({most} of {votes.total()} wrong rows)")
 
 
 def _finite(problem: Any) -> Any:
@@ -120,7 +131,7 @@ def _wide(problem: Any, judged: Adapter) -> Any:
     return wide if fits else problem
 
 
-def _votes(problem: Any, judged: Adapter) -> Iterator[tuple[str, str]]:
+def _votes(problem: Any, judged: Adapter) -> Iterator[Vote]:
     """What every wrong row points to, and why."""
     lineup = FaultComparison(PropertyCase("forward", problem), judged)
     call, found = judged.received(problem.inputs()), lineup.kernel.outputs
@@ -133,7 +144,7 @@ def _votes(problem: Any, judged: Adapter) -> Iterator[tuple[str, str]]:
         rows = ReturnedRows(segment, *outputs)
         left = rows.o_off | rows.lse_off
         for chosen, stage, why in rows.stages():
-            dequant = quantised and why != LOST and stage in DEQUANT
+            dequant = quantised and why not in (LOST, EMPTY[1]) and stage in DEQUANT
             vote = ("dequant" if dequant else stage, why)
             yield from [vote] * int((chosen & left).sum() if stage else 0)
             left = left & ~chosen
@@ -185,7 +196,7 @@ class ReturnedRows:
     def stages(self) -> Iterator[tuple[Tensor, str, str]]:
         """Rows, the stage that they point to and why; a row counts with the first that it is in."""
         seen = self.segment.visible.sum(-1)
-        yield self.segment.empty.expand_as(self.lse), "partial", "rows without keys are wrong"
+        yield self.segment.empty.expand_as(self.lse), *EMPTY
         if not seen.any():
             return
         yield ~self.o_off & (seen > 1), "lse", "o is right, and LSE is not"
