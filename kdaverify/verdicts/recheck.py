@@ -10,7 +10,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, recheck, undecided
+from kdaverify.checks.recheck import LARGEST, THERE_AND_BACK, recheck, undecided
 from kdaverify.checks.status import Status
 from kdaverify.operator import operator_named, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
@@ -80,11 +80,7 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
         return check(first.property, adapter, problem, first.detail)
 
     back = any(name in operator_named(first.op).signature.gradients for name in outputs)
-    largest = (
-        LARGEST
-        * (INTERPRETED if first.mode == "interpreted" else 1)
-        * (THERE_AND_BACK if back else 1)
-    )
+    largest = LARGEST * (THERE_AND_BACK if back else 1)
     return recheck(judge, problem_from_json(first.problem), outputs, largest=largest)
 
 

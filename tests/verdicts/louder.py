@@ -62,10 +62,10 @@ class Louder(Adapter):
         return Output(found.o, final)
 
 
-def factor_for(ratio: float) -> float:
-    """What enlarges the rms error of S_T on PROBLEM to `ratio` of its tolerance."""
+def factor_for(ratio: float, problem: Problem = PROBLEM) -> float:
+    """What enlarges the rms error of S_T on a problem to `ratio` of its tolerance."""
     quiet: list[Verdict] = []
-    Judge(Louder(1.0), quiet.append, "forward")(PROBLEM)
+    Judge(Louder(1.0), quiet.append, "forward")(problem)
     return ratio / next(
         verdict.ratio for verdict in quiet if verdict.output == "final_state" and verdict.ratio
     )

@@ -9,6 +9,7 @@ import pytest
 from kdaverify.checks import recheck as fresh_seeds
 from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding
 from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
 from kdaverify.verdicts import recheck as rechecking
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.recheck import FILED, only_near, rechecked
@@ -89,17 +90,38 @@ def test_outputs_from_files_are_not_run_again() -> None:
     )
 
 
+class Interpreted(Louder):
+    """The same under an interpreter, whose calls take a hundred times as long."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"mode": "interpreted"}
+
+
+# The size at which kernels of FLA were rejected without a re-test, for being interpreted.
+LARGER = PROBLEM.replace(B=2, T=40, HV=1, V=64)
+
+
 @pytest.mark.parametrize(
-    ("mode", "output", "share"),
+    ("ratio", "only", "finding"),
     [
-        ("native", "o", 1),
-        ("interpreted", "o", 1 / 50),
-        ("native", "dq", 1 / 8),
-        ("interpreted", "dq", 1 / 400),
+        (1.2, LARGER, RetestFinding.PASSED_ON_RETEST),
+        (1.3, None, RetestFinding.CONFIRMED),
     ],
 )
-def test_what_costs_more_a_call_is_run_again_at_smaller_sizes(
-    mode: str, output: str, share: float, monkeypatch: pytest.MonkeyPatch
+def test_interpreted_kernels_are_run_again_at_the_sizes_that_compiled_ones_are(
+    ratio: float, only: Problem | None, finding: RetestFinding
+) -> None:
+    found: list[Verdict] = []
+    kernel = Interpreted(factor_for(ratio, LARGER), only=only)
+    Judge(kernel, found.append, "forward", defers=True)(LARGER)
+    (near,) = (verdict for verdict in rechecked(found, kernel) if verdict.recheck is not None)
+    assert near.mode == "interpreted"
+    assert near.recheck is not None and near.recheck.finding is finding
+
+
+@pytest.mark.parametrize(("output", "share"), [("o", 1), ("dq", 1 / 8)])
+def test_gradients_are_run_again_at_smaller_sizes(
+    output: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest: list[float] = []
 
@@ -110,17 +132,6 @@ def test_what_costs_more_a_call_is_run_again_at_smaller_sizes(
         return {name: fresh_seeds.undecided("told") for name in outputs}
 
     monkeypatch.setattr(rechecking, "recheck", recording)
-    rechecked(
-        [
-            row(
-                Status.FAIL,
-                statistic="rms",
-                ratio=1.2,
-                problem=PROBLEM.to_json(),
-                mode=mode,
-                output=output,
-            )
-        ],
-        Louder(1.0),
-    )
+    near = row(Status.FAIL, statistic="rms", ratio=1.2, problem=PROBLEM.to_json(), output=output)
+    rechecked([near], Louder(1.0))
     assert largest == [pytest.approx(fresh_seeds.LARGEST * share)]
