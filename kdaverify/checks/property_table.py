@@ -9,10 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, Literal
+
+
+class Tier(IntEnum):
+    """Where tests stand in the order of evidence: those of a lower tier are run first.
+
+    Rules of calls take 20 ms a test and find what no numbers of one call show; behind the derived
+    suites, a port that fails them alone was rejected after two thirds of the run.
+    """
+
+    PLAIN = 0
+    RULES = 1
+    GRADIENTS = 2
+    GRADIENT_RULES = 3
+    DERIVED = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,8 @@ class Property:
         function: "module:function" in kdaverify, (adapter, problem, **detail) -> outcomes; of the
             conventions (adapter) alone.
         groups: of operators that have it: `Operator.group`.
+        tier: where its tests stand in the order of evidence; rules of calls that are about
+            gradients, or of a real size, have one of their own.
         of_gradients: it tests derivatives of whole calls, and nothing else.
         stages: whether it tests single stages, and of which pass.
         paired: it holds outputs or gradients of whole calls against exact values, whose errors over
@@ -65,6 +82,7 @@ class Property:
     name: str
     function: str
     groups: tuple[str, ...] = ("delta",)
+    tier: Tier = Tier.DERIVED
     of_gradients: bool = False
     stages: Literal["", "forward", "backward"] = ""
     paired: bool = False
@@ -93,21 +111,30 @@ class Property:
 _EVERY: Final = ("delta", "general")
 _UNCUT: Final = "tested on one uncut run"
 _ALL: Final = (
-    Property("conventions", "checks.conventions:conventions", seconds=0.005),
-    Property("forward", "checks.forward:forward", groups=_EVERY, plain="forward", paired=True),
+    Property("conventions", "checks.conventions:conventions", tier=Tier.PLAIN, seconds=0.005),
+    Property(
+        "forward",
+        "checks.forward:forward",
+        tier=Tier.PLAIN,
+        groups=_EVERY,
+        plain="forward",
+        paired=True,
+    ),
     Property(
         "panel",
         "checks.forward:forward",
+        tier=Tier.PLAIN,
         groups=_EVERY,
         plain="forward",
         paired=True,
         fixed=True,
         seconds=0.2,
     ),
-    Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
+    Property("probes", "checks.probes:probes", tier=Tier.PLAIN, shrinks=False, seconds=0.1),
     Property(
         "stages",
         "checks.stages:stages",
+        tier=Tier.PLAIN,
         stages="forward",
         law=Statement(
             "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w"
@@ -120,6 +147,7 @@ _ALL: Final = (
     Property(
         "gradients",
         "checks.gradients:gradients",
+        tier=Tier.GRADIENTS,
         groups=_EVERY,
         of_gradients=True,
         plain="gradients",
@@ -128,12 +156,15 @@ _ALL: Final = (
         both_passes=True,
         seconds=1.2,
     ),
-    Property("backward_stages", "checks.stages:backward_stages", stages="backward"),
+    Property(
+        "backward_stages", "checks.stages:backward_stages", tier=Tier.GRADIENTS, stages="backward"
+    ),
     Property("state", "checks.forward:forward", plain="forward", paired=True),
     Property("extreme_gates", "checks.forward:forward", plain="forward", paired=True),
     Property(
         "resume",
         "checks.resume:resume",
+        tier=Tier.RULES,
         same_outputs=True,
         paired=True,
         followed=_UNCUT,
@@ -148,6 +179,7 @@ _ALL: Final = (
     Property(
         "packing",
         "checks.packing:packing",
+        tier=Tier.RULES,
         same_outputs=True,
         paired=True,
         followed="tested on the pack in one call, in its own order",
@@ -160,6 +192,7 @@ _ALL: Final = (
     Property(
         "causality",
         "checks.causality:causality",
+        tier=Tier.RULES,
         same_outputs=True,
         paired=True,
         followed="tested on the problem with its own later tokens",
@@ -172,6 +205,7 @@ _ALL: Final = (
     Property(
         "options",
         "checks.options:options",
+        tier=Tier.RULES,
         same_outputs=True,
         paired=True,
         law=Statement(
@@ -217,13 +251,13 @@ _ALL: Final = (
         "activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02
     ),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
-    Property("calls", "checks.calls:calls", relates=True, groups=_EVERY),
+    Property("calls", "checks.calls:calls", tier=Tier.RULES, relates=True, groups=_EVERY),
 )
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})
-"""By name, in the order of evidence, which is that of the tests: the conventions; a plain forward;
-the probes and stages that show where it goes wrong; plain gradients; then what is derived from
-those."""
+"""By name, in the order in which failures are reported: the conventions; a plain forward; the
+probes and stages that show where it goes wrong; plain gradients; then what is derived from those.
+Tests run in this order within each tier."""
 
 
 def named(which: Callable[[Property], bool]) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""The order of tests: what stands on its own first, then what is derived from it, the expensive
-ones of each before the others.
+"""The order of tests: tier by tier, what stands on its own first, then what is derived from it, the
+expensive ones of each before the others.
 
 A bug of the forward fails in most suites. An engineer who watches the run is helped by the plain
 call that fails, within seconds; in the order of file names, activations, causality and the covering
@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from kdaverify.checks.property_table import PROPERTIES
+from kdaverify.checks.property_table import PROPERTIES, Tier
 from kdaverify.internals import parameters_of
 from kdaverify.operator import operator_of
 from kdaverify.plugin.suite_files import property_of
@@ -40,9 +40,18 @@ def judges(item: pytest.Item) -> bool:
     return "kernel" in (parameters_of(item) or {})
 
 
-def _place(item: pytest.Item, turns: Mapping[str, int]) -> tuple[int, int, float]:
+def _place(item: pytest.Item, turns: Mapping[str, int]) -> tuple[int, int, int, float]:
     name = property_of(item.path)
-    return _PLACES.get(name, len(_PLACES)), turns.get(item.nodeid, 0), _cost(item, name)
+    place = _PLACES.get(name, len(_PLACES))
+    return _tier(item, name), place, turns.get(item.nodeid, 0), _cost(item, name)
+
+
+def _tier(item: pytest.Item, name: str) -> Tier:
+    """Of the rule that a test is about, where it is about one; else of its property."""
+    called = (parameters_of(item) or {}).get("called")
+    if called is not None:
+        return called.rule.tier
+    return PROPERTIES[name].tier if name in PROPERTIES else Tier.DERIVED
 
 
 def _turns(items: Iterable[pytest.Item]) -> dict[str, int]:

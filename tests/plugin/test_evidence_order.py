@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from kdaverify.checks.property_table import PROPERTIES
+import kdaverify
+from benchmarks.ported_faults import port
+from kdaverify.checks.property_table import PROPERTIES, Tier
 from kdaverify.verdicts.record import read
 
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
 PLAIN = "def test_it(judge): tell(judge)"
 NAMES = ("causality", "conventions", "forward", "gradients", "laws", "probes", "resume")
+S30, B3 = port("S30"), port("B3")
 
 
 def collected(run: Pytest) -> list[str]:
@@ -29,10 +32,54 @@ def collected(run: Pytest) -> list[str]:
     ]
 
 
-def test_the_order_is_that_of_the_table(suite: Suite, run: Pytest) -> None:
+def test_the_order_is_that_of_the_tiers_and_in_each_that_of_the_table(
+    suite: Suite, run: Pytest
+) -> None:
     suite(**dict.fromkeys(NAMES, PLAIN))
-    assert collected(run) == [name for name in PROPERTIES if name in NAMES]
-    assert collected(run)[:4] == ["conventions", "forward", "probes", "gradients"]
+    assert collected(run) == sorted(
+        (name for name in PROPERTIES if name in NAMES), key=lambda name: PROPERTIES[name].tier
+    )
+    assert collected(run) == [
+        *("conventions", "forward", "probes", "resume", "causality", "gradients", "laws"),
+    ]
+
+
+def test_rules_of_calls_precede_gradients_and_those_of_a_backward_follow_them(
+    suite: Suite, run: Pytest
+) -> None:
+    suite(
+        calls="def test_it(judge, called): tell(judge)",
+        **dict.fromkeys(("gradients", "state", "resume", "probes"), PLAIN),
+    )
+    found = collected(run)
+    runs = [name for name, before in zip(found, ["", *found], strict=False) if name != before]
+    assert runs == ["probes", "resume", "calls", "gradients", "calls", "state"]
+
+
+def test_rules_at_real_sizes_come_last() -> None:
+    from kdaverify.checks.calls.rules import RULES
+
+    real = [rule for rule in RULES.values() if rule.is_real]
+    assert real and {rule.tier for rule in real} == {Tier.DERIVED}
+
+
+@pytest.mark.parametrize(("fault", "first"), [("S30", "calls"), ("B3", "gradients")])
+def test_a_planted_fault_is_evident_before_the_derived_suites(
+    pytester: pytest.Pytester, run: Pytest, fault: str, first: str
+) -> None:
+    pytester.makepyfile(port=f"from {__name__} import {fault} as port")
+    suites, record = kdaverify.suites_folder(), Path(pytester.path) / "r.jsonl"
+    run(
+        f"--config-file={Path(kdaverify.__file__).parent / 'cli/suites.ini'}",
+        f"--rootdir={suites}",
+        f"--record={record}",
+        "-x",
+        *(suites / f"kda/test_{name}.py" for name in ("combined", "gradients", "laws", "probes")),
+        suites / "test_calls.py",
+    )
+    verdicts = read(record).verdicts
+    assert {row.property for row in verdicts if row.status.rejects} == {first}
+    assert not {row.property for row in verdicts} & {"combined", "laws"}
 
 
 def test_plain_calls_begin_with_the_smallest_and_what_is_derived_with_the_largest(
@@ -83,7 +130,7 @@ def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure
         and not read(record).accounts[0].trouble
     )
     found = {verdict.property for verdict in read(record).verdicts}
-    assert found <= {"conventions", "forward", "probes", "gradients"}
+    assert found <= {"conventions", "forward", "probes", "resume"}
 
 
 def test_rows_that_share_a_compiled_kernel_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import CallRuleCheck
+from kdaverify.checks.property_table import Tier
 
 Size = Literal["tails", "tiny", "one", "real", "long"]
 """A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight
@@ -70,6 +71,15 @@ class CallRule:
     def is_real(self) -> bool:
         """Whether it takes a problem of a size that ships."""
         return self.size in REAL
+
+    @property
+    def tier(self) -> Tier:
+        """Where its tests stand in the order of evidence: those of a backward after plain
+        gradients, which show more; those of a real size, of many seconds each, at the end.
+        """
+        if self.is_real:
+            return Tier.DERIVED
+        return Tier.GRADIENT_RULES if self.backward else Tier.RULES
 
     @property
     def needs_its_process(self) -> bool:
