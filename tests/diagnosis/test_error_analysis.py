@@ -281,6 +281,6 @@ def test_of_a_right_kernel_nothing_is_reported(right: Adapter) -> None:
 
 
 def test_it_is_part_of_the_diagnosis() -> None:
-    found = diagnose(plain(_last_decay_missing), FORWARD, seconds=5)
+    found = diagnose(plain(_last_decay_missing), FORWARD, seconds=60)
     assert "the error itself: " in str(found)
     assert "the last decay is missing" in str(found)

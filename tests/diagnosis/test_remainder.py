@@ -44,7 +44,7 @@ def test_what_a_known_bug_does_not_explain_is_reported_with_what_it_has_in_commo
     bugs: tuple[str, ...], left: str
 ) -> None:
     kernel = port(*bugs)
-    found = diagnose(kernel, FIRST, seconds=5)
+    found = diagnose(kernel, FIRST, seconds=60)
     assert [match.suspect.fault.id for match in found.named] == ["H1"]
     said = remainder(kernel, found, OTHERS, seconds=60)
     assert said == (f"{FURTHER}{left}" if left else "")
@@ -53,7 +53,7 @@ def test_what_a_known_bug_does_not_explain_is_reported_with_what_it_has_in_commo
 
 def test_a_kernel_that_no_known_bug_matches_leaves_nothing() -> None:
     kernel = port()
-    found = diagnose(kernel, FIRST, seconds=5)
+    found = diagnose(kernel, FIRST, seconds=60)
     assert remainder(kernel, found, OTHERS, seconds=60) == ""
 
 
@@ -83,6 +83,6 @@ def test_gradients_of_a_token_without_some_tensors_are_diagnosed(
     bug: str, changes: dict[str, object]
 ) -> None:
     question = PropertyCase("gradients", case(**changes).problem, {"of": "both"})
-    found = diagnose(port(bug), question, seconds=10)
+    found = diagnose(port(bug), question, seconds=60)
     assert bug in {match.suspect.fault.id for match in found.named}
     assert found.explained
