@@ -220,6 +220,34 @@ class OtherSlots(Parts):
         return y, states.roll(1, 0)
 
 
+class OfBoth(torch.autograd.Function):
+    """y and the states; y is differentiated with its history only in losses of the states too."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, without: Tensor, states: Tensor) -> Result:
+        del without
+        ctx.set_materialize_grads(False)
+        return y.clone(), states.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dstates: Tensor | None) -> Any:
+        del ctx
+        return (None, dy, None) if dstates is None else (dy, None, dstates)
+
+
+@dataclass(frozen=True)
+class LossOfBoth(Parts):
+    """The gradient of a state is made where the final one has one."""
+
+    def __call__(self, *call: Any) -> Result:
+        *given, state, cu, act = call
+        y, states = Parts.__call__(self, *call)
+        if state is None:
+            return y, states
+        without, _ = Parts.__call__(self, *given, state.detach(), cu, act)
+        return OfBoth.apply(y, without, states)
+
+
 def by_tanh(z: Tensor, name: str | None) -> Tensor:
     return z * (0.5 + 0.5 * torch.tanh(0.5 * z)) if name else z
 
@@ -403,6 +431,15 @@ FAULTS: Final = (
         "several sequences",
         ("final_state",),
         lambda _: OtherSlots(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-loss",
+        "the gradient of a state is that of losses of the final state alone",
+        "fla-org/flash-linear-attention#568 (review)",
+        "B",
+        "a loss of y alone, an initial state",
+        ("d_initial_state",),
+        lambda _: LossOfBoth(**vars(RIGHT)),
     ),
     _conv(
         "CONV-block",

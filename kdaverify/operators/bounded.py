@@ -18,7 +18,7 @@ from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
-from kdaverify.operator import Choices
+from kdaverify.operator import BOTH, Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.misreading import Misreading
@@ -162,7 +162,7 @@ class BoundedOperator(FunctionOperator):
         self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int
     ) -> dict[str, Tensor]:
         """Normal cotangents, 0 where an output has no exact value."""
-        del of
+        exposed = exposed if of == BOTH else tuple(name for name in exposed if name == of)
         call, outputs = problem.inputs(), self.signature.cotangents
         given, masks = (
             normal_cotangents(self, problem, call, exposed, exponent),

@@ -51,6 +51,7 @@ def test_brackets_and_toml_declare_the_same() -> None:
         ("online64-bf16[S]", "wanted KEY:VALUE"),
         ("online64-bf16[Q:bf16]", "the keys are"),
         ("online64-bf16[lazy:x]", "wanted a number"),
+        ("online64-fp16[lazy:24]", "65504 is the largest; wanted at most 15"),
         ("online64-bf16[scale:k]", "wanted one of free, q"),
         ("online64-bf16[P:fp9]", "wanted one of fp32"),
         ("online64-bf16[weights:max]", "wanted one of maximum, lse"),

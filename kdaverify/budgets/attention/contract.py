@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
+
+import torch
 
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
@@ -238,6 +241,12 @@ def _contract(
     }
     if form == "seesaw" and words.get("weights") == "lse":
         raise ContractError(f"contract {name!r}: weights:lse is for online and math")
+    largest = torch.finfo(tensors["P"].dtype).max
+    if 2.0 ** numbers.get("lazy", 0.0) > largest:
+        raise ContractError(
+            f"contract {name!r}: lazy: P of {tensors['P'].name} reaches 2^{numbers['lazy']:g} then,"
+            f" and {largest:.6g} is the largest; wanted at most {math.floor(math.log2(largest))}"
+        )
     if "splits" in numbers:
         numbers["splits"] = max(1, int(numbers["splits"]))
     return AttentionContract(

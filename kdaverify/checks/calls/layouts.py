@@ -18,7 +18,9 @@ from kdaverify.checks.status import Status
 GUARD: Final = 256
 """Bytes before and behind every tensor."""
 GAP: Final = 3
-"""Elements between rows: an odd number, so that rows of an even width are not all aligned."""
+"""Elements between rows: an odd number, so that rows of an even width are not all aligned. Each
+tensor has two more than the one before: the second state of a merge was read with the strides of
+the first."""
 ROWS: Final = 3
 """Axes of a tensor of rows, [B, T, ...]."""
 GARBAGE: Final = 2**30
@@ -27,6 +29,7 @@ WRAP: Final = 2**31
 """Elements: offsets from here on do not fit an int32."""
 NORESERVE: Final = 0x4000
 """MAP_NORESERVE of Linux, which Python names from 3.13 on."""
+Lay = Callable[[str, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,21 @@ class MemoryLayout:
     """One way.
 
     Args:
-        lay: (name, tensor) -> a tensor of the same values.
+        lay: (name, tensor, how many tensors lie before it) -> a tensor of the same values.
         about: in words.
         joined: whether tensors of as many rows, [B, T, ...], share one buffer, as the parts of a
             fused projection do; then `lay` places those that have no other beside them.
     """
 
-    lay: Callable[[str, Tensor], Tensor]
+    lay: Lay
     about: str
     joined: bool = False
 
     def laid(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All tensors of a call."""
         shared = _in_one_buffer(tensors) if self.joined else {}
-        alone = {name: self.lay(name, x) for name, x in tensors.items() if name not in shared}
-        return shared | alone
+        alone = (name for name in tensors if name not in shared)
+        return shared | {name: self.lay(name, tensors[name], n) for n, name in enumerate(alone)}
 
 
 class GuardedMemory:
@@ -89,23 +92,23 @@ def _room(like: Tensor, shape: Sequence[int], lead: int) -> Tensor:
     )[guard:][:count].view(*shape)
 
 
-def _dense(lead: int) -> Callable[[str, Tensor], Tensor]:
-    return lambda _, tensor: _room(tensor, tensor.shape, lead).copy_(tensor)
+def _dense(lead: int) -> Lay:
+    return lambda _, tensor, __: _room(tensor, tensor.shape, lead).copy_(tensor)
 
 
-def _misaligned(_: str, tensor: Tensor) -> Tensor:
+def _misaligned(_: str, tensor: Tensor, __: int) -> Tensor:
     return _room(tensor, tensor.shape, GUARD + tensor.itemsize).copy_(tensor)
 
 
-def _sliced(_: str, tensor: Tensor) -> Tensor:
+def _sliced(_: str, tensor: Tensor, before: int) -> Tensor:
     *outer, last = tensor.shape
-    return _room(tensor, (*outer, last + GAP), GUARD)[..., :last].copy_(tensor)
+    return _room(tensor, (*outer, last + GAP + 2 * before), GUARD)[..., :last].copy_(tensor)
 
 
-def _swapped(name: str, tensor: Tensor) -> Tensor:
+def _swapped(name: str, tensor: Tensor, before: int) -> Tensor:
     """Tokens with heads, sequences with heads."""
     if tensor.ndim < 3:
-        return _dense(GUARD)(name, tensor)
+        return _dense(GUARD)(name, tensor, before)
     axes = (0, 1) if "state" in name else (1, 2)
     return _room(tensor, tensor.transpose(*axes).shape, GUARD).transpose(*axes).copy_(tensor)
 
@@ -131,7 +134,7 @@ def _in_one_buffer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _wide(_: str, tensor: Tensor) -> Tensor:
+def _wide(_: str, tensor: Tensor, __: int) -> Tensor:
     """Rows so far apart that half of them begin past 2^31 elements, with as much before the first
     one; nothing else takes memory.
     """
@@ -160,7 +163,9 @@ LAYOUTS: Final = {
     "guarded": MemoryLayout(_dense(GUARD), "dense, between NaNs"),
     "shifted": MemoryLayout(_dense(GUARD + 16), "dense, 16 bytes past an aligned address"),
     "misaligned": MemoryLayout(_misaligned, "dense, one element past an aligned address"),
-    "sliced": MemoryLayout(_sliced, "the first columns of a wider tensor, NaN behind every row"),
+    "sliced": MemoryLayout(
+        _sliced, "the first columns of tensors, each wider by another number, NaN behind every row"
+    ),
     "swapped": MemoryLayout(
         _swapped, "head-major where token-major is meant, head first where sequence first is meant"
     ),

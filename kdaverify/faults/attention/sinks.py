@@ -21,6 +21,8 @@ from oracles.attention.pipeline import AttentionPipeline, PackedRows, Partial, b
 
 STARTED: Final = replace(SPLIT, sink="start")
 """Four splits, the first of which begins with the sink."""
+MODEL_WIDTH: Final = 192
+"""Columns of q and k that MLA's prefill has; kernels have code for it alone."""
 
 
 def _after_an_empty_split(run: AttentionPipeline, rows: PackedRows, number: int) -> PackedRows:
@@ -67,6 +69,12 @@ def _no_gradient(request: KernelRequest, do: Tensor, found: Sequence[Tensor]) ->
     return (*found[:3], *(torch.zeros_like(x) for x in found[3:]))
 
 
+def _no_gradient_at_a_width(
+    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    return _no_gradient(request, do, found) if request.q.shape[-1] == MODEL_WIDTH else found
+
+
 def _rounded_rows(run: AttentionBackward, a: Tensor, delta: Tensor, given: Given) -> Tensor:
     """Products of do and o are rounded to bf16 before they are summed."""
     del delta
@@ -109,6 +117,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
         trigger="a sink, gradients",
         outputs=("dsink",),
         patch=lambda _: AttentionPatch(gradients=_no_gradient),
+    ),
+    _fault(
+        id="SINK-width",
+        kind="B",
+        title=f"the gradient of the sink is dropped where d_k is {MODEL_WIDTH}",
+        reference="NVIDIA/cudnn-frontend#421",
+        trigger=f"a sink, gradients, d_k = {MODEL_WIDTH}",
+        outputs=("dsink",),
+        patch=lambda _: AttentionPatch(gradients=_no_gradient_at_a_width),
     ),
     _fault(
         id="attention-K6",

@@ -77,6 +77,14 @@ def _unsplit_left_out(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[T
     return o, torch.zeros_like(lse) if request.s_k <= ONE_TILE else lse
 
 
+def _strides_of_a(right: Call, given: dict[str, Any]) -> Any:
+    o_a, o_b = given["o_a"], given["o_b"]
+    last = sum((n - 1) * stride for n, stride in zip(o_a.shape, o_a.stride(), strict=True))
+    room = o_b.untyped_storage().nbytes() // o_b.itemsize - o_b.storage_offset()
+    at = torch.arange(last + 1).as_strided(o_a.shape, o_a.stride()).clamp(max=room - 1)
+    return right(**given | {"o_b": o_b.as_strided((room,), (1,))[at]})
+
+
 def _infinite_mass(right: Call, given: dict[str, Any]) -> Any:
     """An empty part comes with +inf and is merged as it is."""
     del right
@@ -228,6 +236,16 @@ FAULTS: Final[tuple[Fault, ...]] = (
         operator="merge_state",
         trigger="an empty part beside a full one",
         patch=lambda _: AttentionPatch(merge=_infinite_mass),
+    ),
+    _fault(
+        id="MERGE-strides",
+        kind="B",
+        title="the second state is read with the strides of the first",
+        reference="local-inference-lab/vllm#17",
+        operator="merge_state",
+        trigger="two states of different strides",
+        outputs=("o",),
+        patch=lambda _: AttentionPatch(merge=_strides_of_a),
     ),
     _fault(
         id="attention-C9",

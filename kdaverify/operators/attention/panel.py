@@ -84,7 +84,15 @@ DENSE: Final[Fields] = {
     # sizes that models have: past tiles of rows, of heads and of columns, buffers and grids
     "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
     "rows-past-128": {"s_q": 150, "s_k": 150, "H": 2, "d_k": 16, "d_v": 8, "causal": True},
-    "heads-past-64": {"s_q": 2, "s_k": 20, "H": 66, "h_kv": 33, "d_k": 16, "d_v": 8},
+    "heads-past-64": {
+        "s_q": 2,
+        "s_k": 20,
+        "H": 66,
+        "h_kv": 33,
+        "d_k": 16,
+        "d_v": 8,
+        "sink": "mixed",
+    },
     "entries-past-32": {"B": 40, "s_q": 1, "s_k": 9, "H": 2, "d_k": 16, "d_v": 8},
     "pack-past-32": {
         "q_lengths": (1, 2) * 18,
@@ -97,6 +105,27 @@ DENSE: Final[Fields] = {
         "causal": True,
     },
     "widths-past-128": {"s_q": 2, "s_k": 66, "H": 2, "d_k": 136, "d_v": 264},
+    # a backward for this width alone left out the sink
+    "model-width-sink": {
+        "B": 2,
+        "s_q": 5,
+        "s_k": 70,
+        "H": 3,
+        "d_k": 192,
+        "d_v": 128,
+        "causal": True,
+        "scale": "model",
+        "sink": "level",
+    },
+    "square-width-sink": {
+        "s_q": 66,
+        "s_k": 66,
+        "H": 8,
+        "d_k": 64,
+        "d_v": 64,
+        "causal": True,
+        "sink": "mixed",
+    },
     **{f"{name}-logits": {**REGIME_SIZES, "logits": name} for name in REGIMES if name != "normal"},
     **{
         f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
@@ -140,8 +169,16 @@ DECODE: Final[Fields] = {
     "page-of-128": {"k_lengths": (130, 7), "s_q": 3, "page": 128, **LATENT},
     "model-scale": {"k_lengths": (70, 19), "s_q": 3, "scale": "model", **LATENT},
     "small-scale": {"k_lengths": (70, 19), "s_q": 1, "scale": "small", **LATENT},
-    "many-heads": {"k_lengths": (65, 3), "s_q": 3, "H": 65, "d_k": 24, "d_v": 16},
+    "many-heads": {"k_lengths": (65, 3), "s_q": 3, "H": 65, "d_k": 24, "d_v": 16, "sink": "mixed"},
     "model-width": {"k_lengths": (66, 2), "s_q": 1, "H": 3, "d_k": 576, "d_v": 512},
+    "model-width-sink": {
+        "k_lengths": (66, 0, 2),
+        "s_q": 2,
+        "H": 3,
+        "d_k": 576,
+        "d_v": 512,
+        "sink": "level",
+    },
     "tokens-past-4096": {"k_lengths": (4200, 1030), "s_q": 1, **LATENT},
     "requests-past-32": {"k_lengths": (3, 1, 2) * 12, "s_q": 1, **LATENT},
     **{

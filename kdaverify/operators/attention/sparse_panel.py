@@ -34,10 +34,11 @@ LISTS: Final[Fields] = {
     "small-pages": {**FEW, "pages": 150, "page": 1, "scale": "small"},
     "large-pages": {**FEW, "pages": 3, "page": 64, "scale": "model"},
     "key-heads": {**FEW, "H": 6, "h_kv": 2, "lists": "holes"},
-    "many-heads": {**FEW, "B": 1, "H": 65},
+    "many-heads": {**FEW, "B": 1, "H": 65, "sink": "mixed"},
     "entries-past-2048": {**WIDE, "B": 1, "s_q": 2, "pages": 135, "topk": 2100, "lists": "holes"},
     "requests-past-32": {**WIDE, "B": 36, "s_q": 1, "pages": 3, "topk": 9},
     "model-width": {**MODEL, "B": 2, "s_q": 1, "lists": "holes", "scale": "model"},
+    "model-width-sink": {**MODEL, "s_q": 3, "lists": "empty", "sink": "level"},
     **{
         f"{name}-logits": {**FEW, "logits": name, "lists": "holes"}
         for name in REGIMES
