@@ -67,6 +67,7 @@ def _misuse(request: Request) -> str | None:
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import CannotImportError, find
     from kdaverify.adapters.unconfigured import Unconfigured
+    from kdaverify.plugin.suite_files import untestable
     from kdaverify.problems.profiles import check_profile
 
     try:
@@ -85,7 +86,9 @@ def _misuse(request: Request) -> str | None:
             return f"--{option}: {error}"
         if isinstance(adapter, Unconfigured):
             return f"--{option}: {adapter.name}: {adapter.missing()}"
-    return None
+    judged = [find(spec) for spec in request.impls]
+    wrong = (untestable(name, judged, request.profile) for name in request.only)
+    return next((f"--only: {why}" for why in wrong if why), None)
 
 
 def session(
