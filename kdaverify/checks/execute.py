@@ -19,7 +19,7 @@ from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.status import Status
 from kdaverify.operator import CallOperator, call_operator
 from oracles.autograd import ForwardOnlyError
-from oracles.signature import TensorCall
+from oracles.signature import Role, TensorCall
 
 NO_DEVICE: Final = (
     '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
@@ -81,6 +81,7 @@ def execute(
     shapes = {name: inputs.signature.shape(name, inputs) for name in exposed}
     _check_order(returned, shapes)
     for name, value in returned.items():
+        _check_padding(name, value, shapes[name], inputs)
         check_kind(
             name, value, shapes[name], _wanted_dtype(name, inputs, adapter), adapter.operator
         )
@@ -161,6 +162,27 @@ def _check_order(returned: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
             Status.SHAPE,
             wanted[0],
             f"the kernel returned ({', '.join(came)}); return ({', '.join(wanted)}), in this order",
+        )
+
+
+def _check_padding(name: str, value: object, shape: tuple[int, ...], inputs: TensorCall) -> None:
+    """Refuses an output of a pack that ends at the last offset, where rows of nobody follow.
+
+    Raises:
+        CallError: saying that those rows are returned, too.
+    """
+    got, signature = tuple(getattr(value, "shape", ())), inputs.signature
+    if signature[name].role is not Role.TOKEN or len(got) != len(shape):
+        return
+    ends = [int(x[-1]) for x in signature.tensors(inputs, Role.OFFSETS).values()]
+    differing = [(m, n) for m, n in zip(shape, got, strict=True) if m != n]
+    if len(differing) == 1 and differing[0][1] in ends:
+        rows, end = differing[0]
+        raise CallError(
+            Status.SHAPE,
+            name,
+            f"{name}: wanted {rows} rows, one for each of the input, got the {end} in front of the"
+            " last offset; return the rows past it, too",
         )
 
 

@@ -14,6 +14,7 @@ import torch
 
 import kdaverify as kv
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.status import Status
 from tests.operators.plain_ports import PORTS, gated_rms_norm
 
@@ -270,3 +271,28 @@ def test_one_message_names_the_cause_and_the_mend(op: str, name: str) -> None:
 def test_a_right_function_is_not_stopped(op: str) -> None:
     found = adapter(op).operator.preflight(adapter(op))
     assert {outcome.status for outcome in found} == {Status.PASS}, found
+
+
+def packed_attention(*, whole: bool) -> Adapter:
+    def port(q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Any:
+        rows = len(q) if whole else int(cu_seqlens_q[-1])
+        return q.new_zeros(rows, q.shape[1], v.shape[2]), torch.zeros(q.shape[1], rows)
+
+    return kv.kernel(op="attention", layout="packed", dtypes="bf16")(port)
+
+
+def packed_conv(*, whole: bool) -> Adapter:
+    def port(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        return x[:, : None if whole else int(cu_seqlens[-1])].clone()
+
+    return kv.kernel(op="short_conv", dtypes="bf16")(port)
+
+
+@pytest.mark.parametrize("port", [packed_attention, packed_conv])
+def test_rows_past_the_last_offset_are_said_to_be_missing(port: Callable[..., Adapter]) -> None:
+    whole: Any = port(whole=True)
+    problem = whole.operator.within(whole, whole.operator.pack("bf16"))
+    execute(whole, problem.inputs(), whole.exposes(problem))
+    with pytest.raises(CallError, match="last offset; return the rows past it, too") as caught:
+        execute(port(whole=False), problem.inputs(), whole.exposes(problem))
+    assert caught.value.status is Status.SHAPE
