@@ -75,8 +75,9 @@ def kernel(
         function: given by `@kernel` without parentheses, which declares nothing.
         name: shown in every record; the function's own name by default.
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all
-            dtypes or per dtype. Undeclared it is recurrent-fp64 for fp64 and recurrent-fp32, the
-            strictest contract, for all others. With 16-bit inputs o alone is rounded then.
+            dtypes or per dtype; of other operators a name. Undeclared it is recurrent-fp64 for fp64
+            and recurrent-fp32, the strictest contract, for all others: with 16-bit inputs o alone
+            is rounded then. Other operators have defaults of their own.
         backward: likewise, what the backward computes with where that is another pipeline than the
             forward, as where chunks have a recurrence, or autograd in fp32, for their backward.
         layout: bthd, bhtd or thd.
@@ -97,11 +98,12 @@ def kernel(
             promised. With segment_ids a kernel cannot distinguish padding, so it is always
             undefined there.
         final_state: False if the function returns o alone.
-        widths, head_ratios: all values of K and V, and of HV / H, that it takes; () any.
+        widths: all values of K and V that it takes; () any. Of other operators W, V, d_v or D.
+        head_ratios: all values of HV / H that it takes; () any.
         square: True if it takes K = V alone.
         gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes.
-        length_multiple, longest: of which every length is a multiple, and tokens of a sequence at
-            most.
+        length_multiple: of which every length is a multiple.
+        longest: tokens of a sequence at most.
         device: type of the torch device that it runs on: tensors are moved there and back.
         isolate: True runs it in a worker process, False in this one; by default as the command line
             chooses.
@@ -121,26 +123,11 @@ def kernel(
         framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX
             function is its `jax.vjp`, that of a `jax.custom_vjp` included; offsets and segment ids
             are int32 arrays.
-        op: the operator that it implements. Functions of others take other arguments, and have
-            options of their own:
-            short_conv: (x, weight, bias, *, initial_state, cu_seqlens, activation) -> (y,
-            final_state) or y; conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation
-            where the signature does not name it.
-            gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the
-            signature does not name them.
-            layer: (hidden, *, cache, attention_mask, cu_seqlens, use_cache) -> (out, cache), or
-            out; widths=D, reference, reset, reorder, longest: see the reference, whole layers.
-            attention: (q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, sink) -> (o,
-            lse) or o; mla_decode: (q, cache, block_table, cache_seqlens, *, d_v, softmax_scale,
-            causal, sink) -> (o, lse); sparse_attention: (q, cache, indices, *, topk_length, d_v,
-            softmax_scale, sink) -> (o, lse), cache="rows" or "fp8", invalid="negative" or
-            "outside"; all three sink="optional" or "required", lse_includes_sink="no" or "yes";
-            merge_state: (o_a, lse_a, o_b, lse_b) -> (o, lse). lse="e", "2" or "none",
-            empty_lse="-inf" or "+inf", causal_alignment="bottom_right" or "top_left".
-            Of the options above they have name, contract, dtypes,
-            widths (of W, or V), device, isolate, deterministic, gradients, final_state, step,
-            supports, proof, environment and framework.
-        own: options of the operator.
+        op: the operator that it implements: kda, short_conv, gated_rms_norm, layer, attention,
+            mla_decode, sparse_attention or merge_state. Functions of others than kda take other
+            arguments.
+        own: options of that operator by name, such as lse="2". `missing`, of all of them, returns
+            why the kernel cannot run on this machine, or None.
     Returns:
         A decorator, or the adapter where the function is given; an adapter can still be called like
         the function.

@@ -28,6 +28,8 @@ from oracles.arithmetic import Arithmetic
 from oracles.enclosure import Enclosure
 
 SEED: Final = 20
+Described = tuple[str, str, str]
+"""A key of a contract: its name, its value, and what it means; "" where the name says that."""
 Run = Callable[[Arithmetic], Mapping[str, Tensor]]
 """The pipeline of a call: its outputs, or its gradients, by name."""
 
@@ -58,6 +60,14 @@ class StorageContract:
     def storage(self, name: str) -> Format:
         """The format that a tensor of the pipeline is stored in."""
         return self.tensors.get(name, self.accumulate)
+
+    def described(self) -> tuple[Described, ...]:
+        """Every key: by default the tensors that are not stored in the format of the sums."""
+        return tuple((name, fmt.name, "") for name, fmt in self.tensors.items())
+
+    def kernels(self) -> tuple[str, ...]:
+        """The reference kernels that a contract's freedoms make, in words; none by default."""
+        return ()
 
     def stored(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor of the pipeline as it comes back from where it is stored."""

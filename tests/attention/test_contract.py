@@ -10,11 +10,7 @@ from torch import Tensor
 
 import kdaverify as kv
 from kdaverify.adapters.base import AdapterError
-from kdaverify.budgets.attention.contract import (
-    AttentionContract,
-    attention_contract,
-    attention_contract_from_toml,
-)
+from kdaverify.budgets.attention.contract import AttentionContract, attention_contract
 from kdaverify.budgets.attention.ensemble import rounded_kernels
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS
@@ -34,14 +30,18 @@ def test_math_in_fp32_rounds_only_what_it_returns() -> None:
     assert found.storage("P").name == "fp32" and found.storage("o").name == "bf16"
 
 
-def test_brackets_and_toml_declare_the_same() -> None:
-    name = attention_contract("online32-fp16[partial_o:fp16;lazy:8;splits:4;scale:q]")
-    text = (
-        'form = "online"\nblock = 32\noperands = "inputs"\nlazy = 8\nsplits = 4\nscale = "q"\n'
-        '[tensors]\npartial_o = "inputs"\n'
-    )
-    toml = attention_contract_from_toml(text, name.name, FORMATS["fp16"])
-    assert toml == name
+def test_brackets_declare_numbers_words_and_tensors() -> None:
+    found = attention_contract("online32-fp16[partial_o:inputs;lazy:8;splits:4;scale:q]")
+    assert (found.block, found.lazy, found.splits, found.scale) == (32, 8, 4, "q")
+    assert found.storage("partial_o").name == "fp16"
+
+
+def test_every_key_is_described_and_every_described_key_can_be_declared() -> None:
+    described = attention_contract("online64-bf16").described()
+    assert all(meaning for _, _, meaning in described)
+    for key, value, _ in described[2:]:
+        found = attention_contract(f"online64-bf16[{key}:{value}]")
+        assert found.described() == described, key
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import pytest
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.contract_file import parse_contract
 from kdaverify.budgets.presets import presets
+from kdaverify.operator import OPERATORS, operator_named
+from kdaverify.operators.bounded import BoundedOperator
 
 Cli = Callable[..., tuple[int, str, str]]
 MINE = (
@@ -23,7 +25,7 @@ MINE = (
 
 def test_every_shipped_contract_is_listed(cli: Cli) -> None:
     listed = [entry["name"] for entry in json.loads(cli("contracts", "list", "--json")[1])]
-    assert listed == list(presets())
+    assert listed[: len(presets())] == list(presets())
     table = cli("contracts", "list")[1]
     assert all(name in table for name in listed)
 
@@ -40,6 +42,43 @@ def test_a_contract_is_shown_stage_by_stage_with_the_format_of_every_tensor(cli:
         stages["output"]["stores"]["o"],
     ) == ("tf32", "bf16", "inputs")
     assert "library order" in shown["family"]["forward"]
+
+
+def test_contracts_of_every_operator_are_listed_and_shown(cli: Cli) -> None:
+    listed = {entry["name"]: entry for entry in json.loads(cli("contracts", "list", "--json")[1])}
+    for name in list(listed)[len(presets()) :]:
+        shown = json.loads(cli("contracts", "show", name, "--json")[1])
+        assert (shown["name"], shown["about"]) == (name, listed[name]["about"])
+    ours = [one for one in map(operator_named, OPERATORS) if isinstance(one, BoundedOperator)]
+    assert all(f"{one.name}" in str(listed) for one in ours)
+
+
+def test_a_contract_of_attention_is_shown_key_by_key(cli: Cli) -> None:
+    shown = json.loads(cli("contracts", "show", "online64-fp16[partial_o:fp16]", "--json")[1])
+    keys = {key["key"]: key["value"] for key in shown["keys"]}
+    assert (shown["dtype"], keys["splits"], keys["dS"]) == ("fp16", "8", "fp16")
+    assert (keys["partial_o"], keys["partial_lse"]) == ("fp16", "fp32")
+    assert "most splits" in shown["kernels"]
+    out = cli("contracts", "show", "online64-bf16")[1]
+    assert "P as the product for dv takes it" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "key", "value"),
+    [
+        ("impl:eager-mla-decode", "mla_decode", "form", "math"),
+        ("short-conv+partials", "short_conv", "partial sums of gradients of parameters", "bf16"),
+    ],
+)
+def test_a_contract_of_an_operator_shows_what_it_declares(
+    cli: Cli, name: str, op: str, key: str, value: str
+) -> None:
+    shown = json.loads(cli("contracts", "show", name, "--json")[1])
+    assert shown["about"] == f"of {op}"
+    assert {"key": key, "value": value} in [
+        {"key": one["key"], "value": one["value"]} for one in shown["keys"]
+    ]
+    assert cli("contracts", "show", name)[0] == 0
 
 
 def test_the_tables_hold_the_same_at_a_hundred_columns(
@@ -95,6 +134,12 @@ def test_what_is_written_as_toml_is_what_was_tested_for(
         (("impl:onnxruntime", "--dtype", "bf16"), "takes fp32, fp16"),
         (("eager", "--dtype", "int8"), "wanted one of fp64"),
         (("eager", "--toml", "--json"), "wanted one of them"),
+        (("online64-bf16[Q:bf16]",), "'Q' is no key; the keys are lazy"),
+        (("online64-bf17",), "did you mean 'online64-bf16'"),
+        (("short-conv+x",), "with any of +tanh, +partials"),
+        (("online-fp32", "--dtype", "fp64"), "takes fp32, bf16, fp16"),
+        (("online64-bf16", "--dtype", "fp16"), "operands in bf16, the inputs are fp16"),
+        (("online-fp32", "--toml"), "contracts by name alone"),
         ((), "Missing argument"),
     ],
 )

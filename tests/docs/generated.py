@@ -21,7 +21,10 @@ from typing import Any, Final
 import typer.main
 
 import kdaverify
+from kdaverify.adapters.operator_kernel import SHARED
 from kdaverify.adapters.registry import SHIPPED
+from kdaverify.budgets.attention.contract import NARROW, RETURNED, attention_contract
+from kdaverify.budgets.attention.contract_keys import NUMBERS, TENSORS, WORDS
 from kdaverify.budgets.measures import RULERS
 from kdaverify.budgets.presets import presets
 from kdaverify.checks.calls import RULES as CALL_RULES
@@ -29,6 +32,9 @@ from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.published.registry import RULES
 from kdaverify.cli.app import app
+from kdaverify.operator import OPERATORS, operator_named
+from kdaverify.operators.attention.softmax import TolerancesOperator
+from kdaverify.operators.function import FunctionOperator
 from kdaverify.problems import REGIMES
 from kdaverify.problems.probes import PROBES
 from kdaverify.survey.state import ImplementationState, KernelState
@@ -53,6 +59,33 @@ _MEANS: Final = {
         " enough"
     ),
 }
+_OPTIONS: Final = {
+    "lse": "base of LSE as it is returned, and as a merge takes it; `none`: o alone is returned",
+    "empty_lse": "LSE of rows without keys; a merge takes it so, too",
+    "empty_out": "o of rows without keys; `unspecified`: not compared",
+    "causal_alignment": (
+        "`bottom_right`: row i sees keys up to i + s_k - s_q; `top_left`: up to i. Causal problems"
+        " of `attention` then have s_q = s_k, `mla_decode` has none"
+    ),
+    "causal": "whether a function is causal whose signature does not name `causal`",
+    "key_heads": "KV heads that it takes: any number, as many as query heads (`all`), or `one`",
+    "unused": (
+        "what memory of no token holds: `anything` (NaN) or `finite` numbers. Of a cache all slots"
+        " past the last token of a request, pages of no request, and slots that no list names; of"
+        " a pack rows past the last offset"
+    ),
+    "sink": "whether a function that names `sink` can be called with None",
+    "lse_includes_sink": "whether LSE counts the sink",
+    "lse_gradient": "`given`: the backward follows the cotangent of LSE; `none`: of o alone",
+    "layout": "`packed`: every call is a pack; `batched`: batches, and packs besides",
+    "value_width": "`same`: d_k = d_v alone",
+    "d_k": "the one d_k that it takes; any by default",
+    "page": "the one page size that it takes; any by default",
+    "invalid": ("what names nothing: -1 (`negative`), or every number that is no slot (`outside`)"),
+    "cache": "rows in the format of q, or of bytes (`fp8`)",
+    "scales": "of `fp8`: any fp32 numbers, or `powers` of two",
+}
+"""By the option of attention."""
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -113,6 +146,30 @@ def _contracts() -> str:
     return _table(("contract", "of"), rows)
 
 
+def _attention_keys() -> str:
+    """By what each means; the defaults are those of a contract with 16-bit operands."""
+    usual = {key: value for key, value, _ in attention_contract("online64-bf16").described()}
+    numbers = ((_code(name), "a number", about, usual[name]) for name, about in NUMBERS.items())
+    words = (
+        (
+            _code(name),
+            ", ".join(map(_code, values)),
+            "; ".join(f"{_code(value)}: {about}" for value, about in values.items()),
+            _code(usual[name]),
+        )
+        for name, values in WORDS.items()
+    )
+    tensors = (
+        (_code(name), "a format", about, _default_format(name)) for name, about in TENSORS.items()
+    )
+    return _table(("key", "values", "meaning", "default"), (*numbers, *words, *tensors))
+
+
+def _default_format(tensor: str) -> str:
+    of = {True: "inputs", False: "operands"}
+    return of[tensor in RETURNED] if tensor in NARROW else "sums"
+
+
 def arguments(docstring: str) -> Iterator[tuple[str, str]]:
     """The names and texts below `Args:`."""
     below = inspect.cleandoc(docstring).partition("\nArgs:\n")[2]
@@ -124,10 +181,51 @@ def arguments(docstring: str) -> Iterator[tuple[str, str]]:
 
 def _decorator() -> str:
     rows = (
-        (", ".join(map(_code, names.split(", "))), text)
+        (", ".join(map(_code, names.split(", "))), _takers(names.split(", ")[0]), text)
         for names, text in arguments(kdaverify.kernel.__doc__ or "")
     )
-    return _table(("option", "meaning"), rows)
+    return _table(("option", "of", "meaning"), rows)
+
+
+def _takers(option: str) -> str:
+    """The operators whose kernels have an option of the decorator."""
+    if option in (*SHARED, "function", "framework", "op"):
+        return "all"
+    others = [one.name for one in _function_operators() if option in _own_options(one)]
+    own = f"; {', '.join(others)} (own values)" if others else ""
+    return "all but the delta rule" if option == "own" else f"delta rule{own}"
+
+
+def _function_operators() -> Iterator[FunctionOperator]:
+    found = map(operator_named, OPERATORS)
+    return (one for one in found if isinstance(one, FunctionOperator))
+
+
+def _own_options(operator: FunctionOperator) -> dict[str, str]:
+    """The options that an operator has besides those of all, and the values of each."""
+    words = {
+        name: ", ".join(map(_code, values)) if values else ""
+        for name, values in operator.words.items()
+    }
+    return (
+        words | dict.fromkeys(operator.numbers, "a number") | dict.fromkeys(operator.functions, "")
+    )
+
+
+def _attention_options() -> str:
+    operators = [one for one in _function_operators() if isinstance(one, TolerancesOperator)]
+    found = {(name, values): [] for one in operators for name, values in _own_options(one).items()}
+    for one in operators:
+        for option in _own_options(one).items():
+            found[option].append(one.name)
+    every = len(operators)
+    return _table(
+        ("option", "values", "of", "meaning"),
+        (
+            (_code(name), values, "all" if len(of) == every else ", ".join(of), _OPTIONS[name])
+            for (name, values), of in found.items()
+        ),
+    )
 
 
 def _adapters() -> str:
@@ -174,6 +272,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "properties": _properties,
     "decorator": _decorator,
     "contracts": _contracts,
+    "attention-keys": _attention_keys,
+    "attention-options": _attention_options,
     "regimes": _regimes,
     "probes": lambda: _table(
         ("probe", "is", "exposes"),

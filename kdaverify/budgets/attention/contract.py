@@ -1,63 +1,32 @@
-"""The arithmetic that an attention kernel declares, by a name that says it or as TOML."""
+"""The arithmetic that an attention kernel declares, by a name that says it."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-import tomllib
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import torch
 
+from kdaverify.budgets.attention.contract_keys import BLOCK, FORMS, NUMBERS, TENSORS, WORDS
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
-from kdaverify.budgets.sampled import StorageContract
+from kdaverify.budgets.sampled import Described, StorageContract
 from oracles.attention.design import OnlineDesign
 
 Form = Literal["online", "math", "seesaw"]
 INPUTS: Final = "inputs"
 """Stands for the format of q, k and v in a contract that is for any of them."""
-TENSORS: Final = (
-    "K_scale",
-    "product",
-    "S",
-    "q_scaled",
-    "P",
-    "PV",
-    "partial_o",
-    "partial_lse",
-    "o",
-    "lse",
-    "P_backward",
-    "dP",
-    "delta_product",
-    "delta",
-    "dS",
-    "dq_product",
-    "dq_sum",
-    "dq",
-    "dk",
-    "dv",
-    "dsink",
-)
-"""What may be stored in another format than the accumulator's."""
 NARROW: Final = ("P", "P_backward", "dS", "o", "dq", "dk", "dv")
 """What a kernel of 16-bit operands stores in their format."""
 RETURNED: Final = ("o", "dq", "dk", "dv")
-NUMBERS: Final = ("lazy", "splits")
-WORDS: Final = {
-    "scale": ("free", "q"),
-    "row_sum": ("free", "unrounded", "rounded"),
-    "weights": ("maximum", "lse"),
-    "d_scores": ("unrounded", "rounded"),
-}
 FEW_SPLITS: Final = 8
 """Where the part that is merged first has all the weight, each of the others is too light to change
 the sum, and all of them are lost: from either end, by the order. Of 32 parts, conforming fp32
 kernels that merge from the last were at 2.4 times their tolerance; of 8, within 0.83 of it."""
-_NAME: Final = re.compile(r"(online|math|seesaw)(\d*)-(fp64|fp32|tf32|bf16|fp16)(?:\[(.*)\])?")
+_NAME: Final = re.compile(rf"({'|'.join(FORMS)})(\d*)-(fp64|fp32|tf32|bf16|fp16)(?:\[(.*)\])?")
 _USUAL: Final = ("online64-bf16", "online-fp32", "math-fp32", "seesaw-bf16", "online64-fp16")
 
 
@@ -91,6 +60,16 @@ class AttentionContract(StorageContract):
     row_sum: str = "unrounded"
     weights: str = "maximum"
     d_scores: str = "unrounded"
+
+    def described(self) -> tuple[Described, ...]:
+        words = ((name, getattr(self, name), WORDS[name][getattr(self, name)]) for name in WORDS)
+        numbers = ((name, f"{getattr(self, name):g}", about) for name, about in NUMBERS.items())
+        tensors = ((name, self.storage(name).name, about) for name, about in TENSORS.items())
+        form, block = ("form", self.form, FORMS[self.form]), ("block", str(self.block), BLOCK)
+        return (form, block, *numbers, *words, *tensors)
+
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(self.designs())
 
     def designs(self) -> dict[str, OnlineDesign]:
         """The reference kernels, the baseline first: one for each freedom that moves errors."""
@@ -183,30 +162,6 @@ def attention_contract(name: str, io: Format | None = None) -> AttentionContract
     form, block, operands, rest = match.groups()
     pairs = _pairs(rest or "", name)
     return _contract(name, form, int(block or 64), operands, pairs, io=io)
-
-
-def attention_contract_from_toml(text: str, where: str, io: Format) -> AttentionContract:
-    """The same from TOML: form, block, operands, and every key of the brackets; "inputs" stands for
-    the format of q.
-
-    Raises:
-        ContractError: no TOML, or a key or a value that there is none of.
-    """
-    try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ContractError(f"contract {where}: no TOML: {error}") from None
-    given = {key: value for key, value in given.items() if key not in ("name", "about", "source")}
-    form, block = str(given.pop("form", "online")), given.pop("block", 64)
-    operands = str(given.pop("operands", INPUTS))
-    pairs = {key: str(value) for key, value in (given | given.pop("tensors", {})).items()}
-    if form not in get_args(Form) or not isinstance(block, int):
-        raise ContractError(
-            f"contract {where}: form: wanted one of {', '.join(get_args(Form))} and block a number,"
-            f" got {form!r} and {block!r}"
-        )
-    pairs.pop("tensors", None)
-    return _contract(where, form, block, io.name if operands == INPUTS else operands, pairs, io=io)
 
 
 def _pairs(text: str, name: str) -> dict[str, str]:

@@ -1,11 +1,14 @@
-"""`kdaverify contracts`: the arithmetic that implementations declare, listed and spelled out."""
+"""`kdaverify contracts`: the arithmetic that implementations declare, listed and spelled out.
+
+Contracts of other operators are in `kdaverify.operators.kda.commands.storage_contracts`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.operators.kda.commands.storage_contracts import OperatorContract, storage_contract
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -48,7 +52,7 @@ def list_(
         bool, typer.Option("--json", help="a JSON list of objects with `name`")
     ] = False,
 ) -> None:
-    """Show the contracts that ship with the implementations.
+    """Show the contracts that ship with the implementations, and those of other operators.
 
     What each declares is shown for bf16 inputs, or for the format that its name ends in.
 
@@ -56,6 +60,7 @@ def list_(
     """
     from kdaverify.budgets.contract import spelled
     from kdaverify.budgets.presets import presets
+    from kdaverify.operators.kda.commands.storage_contracts import listed
 
     rows = [
         {
@@ -65,6 +70,10 @@ def list_(
             "source": file.source,
         }
         for name, file in presets().items()
+    ]
+    rows += [
+        {"name": one.name, "declares": one.declares, "about": one.about, "source": ()}
+        for one in listed()
     ]
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
@@ -95,10 +104,12 @@ def show(
 
     Stage by stage, forward and then backward: the format of the operands of every product, of its
     sums, and of every tensor where it is stored; then what holds throughout, and the reference
-    ensemble, whose kernels differ in what the contract leaves open.
+    ensemble, whose kernels differ in what the contract leaves open. A contract of another operator
+    is shown key by key.
 
     Examples:
     kdaverify contracts show chunk64-bf16
+    kdaverify contracts show online64-bf16
     kdaverify contracts show impl:fla --dtype fp16
     kdaverify contracts show fla --dtype bf16 --toml > mine.toml
     """
@@ -109,6 +120,9 @@ def show(
     if as_toml and as_json:
         raise Complaint("--toml and --json: wanted one of them, got both")
     found = _found(contract, dtype)
+    if isinstance(found, OperatorContract):
+        _show_of_operator(found, as_toml=as_toml, as_json=as_json)
+        return
     if as_toml:
         # a file
         print(to_toml(found.contract, about=found.about, source=found.source), end="")  # noqa: T201
@@ -129,7 +143,18 @@ def show(
     _print(found, described, Console())
 
 
-def _found(named: str, dtype: str | None) -> _Found:
+def _show_of_operator(found: OperatorContract, *, as_toml: bool, as_json: bool) -> None:
+    if as_toml:
+        raise Complaint(
+            f"--toml: {found.name} is {found.about}, which take contracts by name alone"
+        )
+    if as_json:
+        print(json.dumps(found.json(), indent=2))  # noqa: T201 # plain text for other programs
+        return
+    found.show(Console())
+
+
+def _found(named: str, dtype: str | None) -> _Found | OperatorContract:
     from pathlib import Path
 
     from kdaverify.adapters.base import AdapterError
@@ -149,7 +174,8 @@ def _found(named: str, dtype: str | None) -> _Found:
             read_contract(Path(named)) if named.endswith(".toml") else None
         )
         if file is None:
-            return _Found(declared_contract(named, dtype), dtype)
+            other = storage_contract(named, dtype)
+            return other or _Found(declared_contract(named, dtype), dtype)
         dtype = dtype or (USUAL if file.needs_dtype else None)
         declared = (
             file.contract(dtype) if named.endswith(".toml") else declared_contract(named, dtype)
@@ -159,7 +185,9 @@ def _found(named: str, dtype: str | None) -> _Found:
         raise Complaint(str(error)) from None
 
 
-def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found:
+def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found | OperatorContract:
+    from kdaverify.budgets.contract import Contract
+
     if not adapter.dtypes:
         raise Complaint(
             f"{adapter.name}: not configured, so it takes no inputs: {adapter.missing()}"
@@ -169,8 +197,11 @@ def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found:
         raise Complaint(
             f"--dtype: {adapter.name} takes {', '.join(adapter.dtypes)}, got {chosen!r}"
         )
+    declared: Any = adapter.contract(chosen)
+    if not isinstance(declared, Contract):
+        return OperatorContract(declared.name, declared, chosen, (adapter.op,))
     return _Found(
-        adapter.contract(chosen),
+        declared,
         chosen,
         f"what {adapter.name} declares; it takes {', '.join(adapter.dtypes)}",
     )
