@@ -26,6 +26,8 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "long": {"s_q": 40, "s_k": 1030, "H": 2, "h_kv": 1, "d_k": 32, "d_v": 16},
 }
 
+OFFSETS: Final = frozenset({"cu_seqlens_q", "cu_seqlens_k"})
+
 
 @final
 class AttentionOperator(SoftmaxOperator):
@@ -43,6 +45,11 @@ class AttentionOperator(SoftmaxOperator):
     }
     plain: ClassVar = {"value": "normal", "causal": False}
     sizes = {"B": (1,), "d_k": (2, 4, 8, 16, 32), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
+
+    def wrong(self, takes: FunctionTakes) -> str | None:
+        if takes.words["layout"] == "batched" or takes.names >= OFFSETS:
+            return None
+        return f"layout='packed', but the signature does not name {' and '.join(sorted(OFFSETS))}"
 
     def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
         """o, and lse where the backward is declared to follow its cotangent."""
@@ -73,7 +80,7 @@ class AttentionOperator(SoftmaxOperator):
         inside = problem.replace(**fields)
         if inside.causal and takes.words["causal_alignment"] == "top_left":
             inside = _square(inside)
-        takes_packs = {"cu_seqlens_q", "cu_seqlens_k"} <= takes.names
+        takes_packs = takes.names >= OFFSETS
         if inside.packed and not takes_packs:
             return _unpacked(inside)
         if not inside.packed and takes_packs and takes.words["layout"] == "packed":

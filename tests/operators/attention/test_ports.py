@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from torch import Tensor
 
 import kdaverify as kv
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
@@ -175,6 +175,15 @@ def test_an_error_for_another_reason_says_nothing_of_tables() -> None:
     (found,) = adapter.operator.preflight(adapter)
     assert "no such tile" in found.message
     assert "poisoned" not in found.message
+
+
+def test_a_packed_layout_without_offsets_is_refused() -> None:
+    def whole(q: Any, k: Any, v: Any, *, cu_seqlens_q: Any) -> Any:
+        raise NotImplementedError
+
+    declared = kv.kernel(op="attention", layout="packed", lse="none")
+    with pytest.raises(AdapterError, match="does not name cu_seqlens_k and cu_seqlens_q"):
+        declared(whole)
 
 
 @pytest.mark.parametrize("unused", ["anything", "finite"])
