@@ -5,7 +5,7 @@ how operands are brought to theirs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
@@ -18,6 +18,8 @@ from kdaverify.budgets.solves import Dot
 PARTS: Final = 16
 # Terms that a matrix unit adds before it rounds the sum.
 STEP: Final = 16
+# Elements of terms that a core computes together.
+AT_ONCE: Final = 2**16
 
 
 def library(contract: Contract) -> Dot:
@@ -117,14 +119,27 @@ def _in_parts(
     if not parts:
         return a @ b
     total = None
-    for left, right in zip(
-        a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True
-    ):
-        product = left @ right
+    for product in _single(a, b) if parts == a.shape[-1] else _several(a, b, parts):
         total = product if total is None else total + product
         total = total if keep is None else keep(total)
     assert total is not None  # there is at least one part
     return total
+
+
+def _several(a: Tensor, b: Tensor, parts: int) -> Iterator[Tensor]:
+    """The dot product of each of so many parts of the terms."""
+    parts_of_a, parts_of_b = a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2)
+    return (left @ right for left, right in zip(parts_of_a, parts_of_b, strict=True))
+
+
+def _single(a: Tensor, b: Tensor) -> Iterator[Tensor]:
+    """Every term, many at once: the numbers of matrix products of one term each, which took two to
+    five times as long.
+    """
+    several = max(1, AT_ONCE // max(1, a[..., 0].numel() * b.shape[-1]))
+    columns, rows = a.mT[..., None].split(several, dim=-3), b[..., None, :].split(several, dim=-3)
+    for column, row in zip(columns, rows, strict=True):
+        yield from (column * row).unbind(-3)
 
 
 def tree(fmt: Format) -> Callable[[Tensor], Tensor]:

@@ -5,6 +5,7 @@ what is declared is what the emulated kernels do.
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import replace
 
 import pytest
@@ -345,3 +346,13 @@ def test_substitution_by_columns_sums_each_row_term_by_term() -> None:
     """The same bits as row by row, where every sum stays in the working type."""
     A = torch.randn(3, 40, 40, generator=torch.Generator().manual_seed(2)).tril(-1)
     assert torch.equal(by_columns(A, one_by_one), by_rows(A, one_by_one))
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 16), (16, 8, 2), (300, 5, 300)])
+def test_terms_computed_at_once_are_summed_one_by_one(shape: tuple[int, int, int]) -> None:
+    """In one block, and in blocks of less than all terms."""
+    m, K, n = shape
+    rng = torch.Generator().manual_seed(3)
+    a, b = torch.randn(2, 1, m, K, generator=rng), torch.randn(3, K, n, generator=rng)
+    products = [a[..., i : i + 1] @ b[:, i : i + 1] for i in range(K)]
+    assert torch.equal(one_by_one(a, b), functools.reduce(operator.add, products))
