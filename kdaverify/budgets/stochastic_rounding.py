@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -161,7 +162,8 @@ class DrawnSum:
 
     def pass_over(self, *shapes: Shape) -> None:
         a, b = shapes
-        many = torch.broadcast_shapes(a[:-2], b[:-2])
+        # That of torch imports SymPy: 0.7 s of every process.
+        many = np.broadcast_shapes(a[:-2], b[:-2])
         self.rounding.pass_over(prod(many) * a[-2] * b[-1])
 
 
