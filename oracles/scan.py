@@ -44,10 +44,22 @@ class Tokens:
 
     def rows(self, rows: slice, live: int | None = None) -> Tokens:
         """Some tokens of the block only; of the first `live` sequences."""
-        q, k, v, g, beta, *others = (
-            x[:live, :, rows] for x in (self.q, self.k, self.v, self.g, self.beta, *self.others)
-        )
+        q, k, v, g, beta, *others = (x[:live, :, rows] for x in self._tensors)
         return Tokens(q, k, v, g, beta, self.valid[:live, rows], tuple(others))
+
+    def split(self, size: int) -> list[Tokens]:
+        """All of the block, `size` tokens each: a fifth of the time that as many `rows` take."""
+        pieces = zip(*(x.split(size, dim=2) for x in self._tensors), strict=True)
+        return [
+            Tokens(q, k, v, g, beta, valid, tuple(others))
+            for (q, k, v, g, beta, *others), valid in zip(
+                pieces, self.valid.split(size, dim=1), strict=True
+            )
+        ]
+
+    @property
+    def _tensors(self) -> Tensors:
+        return self.q, self.k, self.v, self.g, self.beta, *self.others
 
 
 Body = Callable[[Tensors, Tokens], tuple[Tensors, Tensors]]
@@ -99,15 +111,20 @@ def scan(
     for span_rows, valid in reversed(spans) if reverse else spans:
         tokens = _gather(inputs, span_rows, valid, dtype, others)
         written = span_rows.masked_fill(~valid, inputs.B * inputs.T)
-        for block, live in _blocks(valid, size, reverse=reverse, trimmed=trimmed):
+        # The first sequence is the longest.
+        end = int(valid[0].sum()) if trimmed else valid.shape[-1]
+        reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
+        pieces = tokens.rows(slice(end)).split(size), written.split(size, dim=1)
+        blocks = list(zip(*pieces, reached, strict=False))
+        for x, places, live in reversed(blocks) if reverse else blocks:
             if live != len(carry[0]):
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
                 carry, resting = (
                     tuple(tensor[:live] for tensor in everyone),
                     tuple(tensor[live:] for tensor in everyone),
                 )
-            carry, outputs = body(carry, tokens.rows(block, live))
-            rows.append(written[:live, block].flatten())
+            carry, outputs = body(carry, x if live == len(x.valid) else x.rows(slice(None), live))
+            rows.append(places[:live, : x.valid.shape[1]].flatten())
             produced.append(tuple(output.transpose(1, 2).flatten(0, 1) for output in outputs))
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
@@ -147,8 +164,8 @@ def there_and_back(
 
     def block(carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
         left: list[X] = []
-        for t in range(x.k.shape[-2]):
-            carry, of_token = there(carry, x.rows(slice(t, t + 1)))
+        for token in x.split(1):
+            carry, of_token = there(carry, token)
             left.append(of_token)
         return carry, left
 
@@ -158,8 +175,9 @@ def there_and_back(
 
     def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         rows: list[Tensors] = []
-        for t, of_token in reversed(list(enumerate(block(kept.pop(), x)[1]))):
-            carry, outputs = back(carry, x.rows(slice(t, t + 1)), of_token)
+        left = block(kept.pop(), x)[1]
+        for token, of_token in reversed(list(zip(x.split(1), left, strict=True))):
+            carry, outputs = back(carry, token, of_token)
             rows.append(outputs)
         return carry, tuple(torch.cat(pieces[::-1], dim=2) for pieces in zip(*rows, strict=True))
 
@@ -179,17 +197,6 @@ def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor
         offsets = torch.arange(first, first + size)
         last = lengths[:live, None] - 1
         yield starts[:live, None] + torch.minimum(offsets, last), offsets < lengths[:live, None]
-
-
-def _blocks(valid: Tensor, size: int, *, reverse: bool, trimmed: bool) -> list[tuple[slice, int]]:
-    """The blocks of a span in the order they are walked,
-    each with the number of sequences that reach it.
-    """
-    reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
-    # The first sequence is the longest.
-    end = int(valid[0].sum()) if trimmed else valid.shape[-1]
-    blocks = [(slice(n * size, min((n + 1) * size, end)), live) for n, live in enumerate(reached)]
-    return blocks[::-1] if reverse else blocks
 
 
 def _gather(
