@@ -43,6 +43,7 @@ from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.scan import gathered_once
 from oracles.together import cotangents_together, gradients_apart, together
 
 Sampled = Callable[
@@ -108,7 +109,8 @@ def emulate_gradients(
     decide = deciding(members)
     if inputs.HV > inputs.H:
         members += grouped_members(contract, io, inputs.HV // inputs.H)
-    runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
+    with gathered_once():
+        runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
         stateful = replace(inputs, initial_state=inputs.state)

@@ -38,6 +38,7 @@ from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import matrix_units, onto_first, ordered, running, term_by_term, tree
 from oracles.chunk import STAGES
 from oracles.inputs import Inputs
+from oracles.scan import gathered_once
 
 # Of kernels in use: FlashKDA carries its state between chunks of 16.
 SMALLEST_CHUNK = 16
@@ -89,7 +90,8 @@ def emulate(
         ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     members = ensemble(contract, io)
-    runs = {member.name: member.run(inputs, cuts) for member in members}
+    with gathered_once():
+        runs = {member.name: member.run(inputs, cuts) for member in members}
     finite = finite_runs(runs, iter, deciding=deciding(members), single=single)
     if not finite:
         raise ContractOverflow(
