@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS, Format
-from oracles.arithmetic import Shape
+from oracles.arithmetic import Drawing, Shape
 
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
@@ -151,7 +151,7 @@ class StochasticRounding:
 
 
 @dataclass(frozen=True)
-class DrawnSum:
+class DrawnSum(Drawing):
     """Dot products with every partial sum rounded."""
 
     rounding: StochasticRounding
@@ -168,7 +168,7 @@ class DrawnSum:
 
 
 @dataclass(frozen=True)
-class DrawnOperands:
+class DrawnOperands(Drawing):
     """Dot products with both operands rounded, or cut off."""
 
     rounding: StochasticRounding
@@ -187,7 +187,7 @@ class DrawnOperands:
 
 
 @dataclass(frozen=True)
-class DrawnExp:
+class DrawnExp(Drawing):
     """Exponentials rounded, and their arguments too."""
 
     rounding: StochasticRounding
