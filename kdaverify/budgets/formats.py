@@ -43,7 +43,7 @@ class Format:
             return (tensor * scale).to(self.dtype).to(tensor.dtype) / scale
         return (
             tensor
-            if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit
+            if tensor.dtype is self.dtype or torch.finfo(tensor.dtype).eps >= 2.0 * self.unit
             else tensor.to(self.dtype).to(tensor.dtype)
         )
 
