@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
@@ -47,7 +48,8 @@ SMALLEST_NORM = 1e-150
 
 def norm(x: Tensor, dim: int) -> Tensor:
     """At least the 2-norm along `dim`, however small it is."""
-    return x.norm(dim=dim) + SMALLEST_NORM
+    # x.norm is Python around the same function, and takes up to twice as long for one token.
+    return torch.linalg.vector_norm(x, dim=dim) + SMALLEST_NORM
 
 
 @dataclass(frozen=True)
