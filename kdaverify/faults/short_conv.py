@@ -435,7 +435,7 @@ FAULTS: Final = (
     _conv(
         "CONV-loss",
         "the gradient of a state is that of losses of the final state alone",
-        "fla-org/flash-linear-attention#568 (review)",
+        "class: losses of single outputs",
         "B",
         "a loss of y alone, an initial state",
         ("d_initial_state",),

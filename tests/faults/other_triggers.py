@@ -115,6 +115,7 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "NORM-N11": _gradients(),
     "NORM-N14": _forward(),
     "NORM-L7": _gradients(),
+    "CONV-loss": ("gradients", {"state": "random"}, {"of": "y"}),
     "CONV-block": _forward(T=1030, D=2),
     "CONV-rows": _forward(B=1, T=65539, D=1, state="absent"),
     "NORM-rows": _forward(B=1, T=65539, H=1, V=2),
