@@ -31,9 +31,10 @@ CASES: Final = 12
 
 
 def plain_outcomes(adapter: Adapter, problem: Any) -> list[Outcome]:
+    losses = {"both", *adapter.differentiates(problem)}
     return [
         *check("forward", adapter, problem, {}),
-        *check("gradients", adapter, problem, {"of": "both"}),
+        *(x for of in sorted(losses) for x in check("gradients", adapter, problem, {"of": of})),
     ]
 
 
