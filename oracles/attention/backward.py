@@ -229,7 +229,7 @@ class AttentionBackward:
 
     def _block(self, rows: PackedRows, given: Given, delta: Tensor, span: Span) -> BlockGradient:
         keys, stages = slice(*span), self.stages
-        block = replace(rows, k=rows.k[:, keys], v=rows.v[:, keys], visible=rows.visible[:, keys])
+        block = replace(rows, k=rows.k[:, keys], v=rows.v[:, keys], visible=rows.visible[..., keys])
         P = stages.weights(self, block, given)
         dP = self.arithmetic.store("dP", self.arithmetic.dot(given.do, block.v.mT))
         if given.alone is None:

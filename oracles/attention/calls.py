@@ -19,6 +19,8 @@ from oracles.attention.segment import Segment, seen
 from oracles.signature import CallSignature, Role, TensorCall, TensorRole
 
 Rounding = Callable[[Tensor], Tensor]
+Loss = tuple[Tensor, Tensor | None]
+"""do and dlse of a segment."""
 
 
 def axes_of(letters: str) -> tuple[str, ...]:
@@ -108,6 +110,24 @@ class RequestsCall(TensorCall):
     def stacked(self) -> list[Segment]:
         """The same for reference kernels, which take queries that see different keys as heads."""
         return self.segments()
+
+    def losses(self, cotangents: Mapping[str, Tensor]) -> list[Loss]:
+        """do [H, s_q, d_v] and dlse [H, s_q] of every request, from those of the call by name.
+
+        A loss that does not use o has zeros for do; one that does not use lse has None for dlse.
+        """
+        unused = self.q.new_zeros(*self.q.shape[:3], self.d_v, dtype=torch.float64)
+        do, dlse = cotangents.get("do", unused), cotangents.get("dlse")
+        of_lse = [None] * len(self.requests) if dlse is None else self.of_requests("dlse", dlse)
+        return [*zip(self.of_requests("do", do), of_lse, strict=True)]
+
+    def stacked_losses(self, cotangents: Mapping[str, Tensor]) -> list[Loss]:
+        """The same of `stacked`."""
+        return self.losses(cotangents)
+
+    def joined_gradients(self, parts: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+        """The gradients by name, of dq, dk, dv and, where there is a sink, dsink of a segment."""
+        raise NotImplementedError
 
     def as_read(self, rows: Rounding, scales: Rounding) -> Self:
         """The call as a kernel reads it that rounds what it dequantises, and the scales of that;
@@ -213,16 +233,6 @@ class AttentionCall(RequestsCall):
             for at in self.requests
         ]
 
-    def losses(self, cotangents: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
-        """do [H, s_q, d_v] and dlse [H, s_q] of every request, from those of the call by name.
-
-        A loss that does not use o has zeros for do; one that does not use lse has None for dlse.
-        """
-        unused = self.q.new_zeros(*self.q.shape[:3], self.d_v, dtype=torch.float64)
-        do, dlse = cotangents.get("do", unused), cotangents.get("dlse")
-        of_lse = [None] * len(self.requests) if dlse is None else self.of_requests("dlse", dlse)
-        return [*zip(self.of_requests("do", do), of_lse, strict=True)]
-
     def joined_keys(self, parts: Sequence[Tensor]) -> Tensor:
         """dk or dv of one part [h_kv, s_k, d] a request; 0 in rows of no request."""
         B, s_k, h_kv, _ = self.k.shape
@@ -233,7 +243,6 @@ class AttentionCall(RequestsCall):
         return whole.transpose(1, 2)
 
     def joined_gradients(self, parts: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
-        """The gradients by name, of dq, dk, dv and, where there is a sink, dsink of a request."""
         dq, dk, dv = ([part[n] for part in parts] for n in range(3))
         found = {
             "dq": self.joined("q", dq),

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Final, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from oracles.attention.calls import RESULTS, RequestsCall, RequestSpan, Rounding, axes_of
+from oracles.attention.calls import RESULTS, Loss, RequestsCall, RequestSpan, Rounding, axes_of
 from oracles.attention.fp8 import dequantised, of_bytes
 from oracles.attention.segment import Segment
 from oracles.signature import CallSignature, Role, TensorRole
 
 SPARSE_ATTENTION: Final = CallSignature(
     inputs=(
-        TensorRole("q", Role.TOKEN, axes_of("B s_q H d_k")),
-        TensorRole("cache", Role.CACHE, axes_of("pages page h_kv width")),
+        TensorRole("q", Role.TOKEN, axes_of("B s_q H d_k"), "dq"),
+        TensorRole("cache", Role.CACHE, axes_of("pages page h_kv width"), "dcache"),
         TensorRole("indices", Role.INDEX, axes_of("B s_q topk")),
         TensorRole("topk_length", Role.LENGTHS, axes_of("B"), optional=True),
-        TensorRole("sink", Role.PARAMETER, axes_of("H"), optional=True),
+        TensorRole("sink", Role.PARAMETER, axes_of("H"), "dsink", optional=True),
     ),
     outputs=RESULTS,
 )
@@ -113,6 +114,24 @@ class SparseCall(RequestsCall):
     def joined(self, name: str, parts: Iterable[Tensor]) -> Tensor:
         whole = torch.cat([*parts]).squeeze(1).unflatten(0, (*self.indices.shape[:2], -1))
         return whole.transpose(1, 2) if name == "lse" else whole
+
+    def stacked_losses(self, cotangents: Mapping[str, Tensor]) -> list[Loss]:
+        do, dlse = zip(*self.losses(cotangents), strict=True)
+        return [(torch.cat(do), None if dlse[0] is None else torch.cat(dlse))]
+
+    def joined_gradients(self, parts: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+        """dq, dcache and dsink: an entry of a list adds its dk, and its dv in the first d_v
+        columns, to the slot that it names.
+        """
+        dq, dk, dv, *of_sink = (torch.cat(found) for found in zip(*parts, strict=True))
+        seen, queries = self.seen.flatten(0, 1), self.q.shape[:2].numel()
+        rows = dk + pad(dv, (0, dk.shape[2] - dv.shape[2]))
+        of_entries = rows.unflatten(0, (queries, -1)).transpose(1, 2)[seen]
+        named = self.indices.flatten(0, 1)[seen].long()
+        slots = dk.new_zeros(self.rows.shape).index_add(0, named, of_entries)
+        sums = (x.unflatten(0, (queries, -1)).sum(0) for x in of_sink)
+        found = self.joined("q", [dq]), slots.view(self.cache.shape), *sums
+        return dict(zip(self.signature.gradients, found, strict=False))
 
     def as_read(self, rows: Rounding, scales: Rounding) -> Self:
         if self.cache.dtype is not torch.uint8:

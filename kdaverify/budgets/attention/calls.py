@@ -1,4 +1,4 @@
-"""The tolerances of a call of `attention` or `mla_decode`, from its exact values."""
+"""The tolerances of a call of queries over keys, from its exact values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kdaverify.budgets.bounded import METHOD
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
-from oracles.attention.calls import AttentionCall, RequestsCall
+from oracles.attention.calls import RequestsCall
 from oracles.enclosure import Enclosure
 
 Exact = Mapping[str, Enclosure]
@@ -66,19 +66,20 @@ def as_read(call: RequestsCall, contract: StorageContract) -> RequestsCall:
 
 
 def call_gradient_reference(
-    call: AttentionCall, cotangents: Mapping[str, Tensor], exact: Exact, contract: AttentionContract
+    call: RequestsCall, cotangents: Mapping[str, Tensor], exact: Exact, contract: AttentionContract
 ) -> Reference:
     """The reference of the gradients.
 
     Args:
         cotangents: do, dlse; either may be absent.
-        exact: dq, dk and dv, and dsink where there is a sink.
+        exact: by the names of the call's signature.
     """
-    losses = [Loss(*pair) for pair in call.losses(cotangents)]
+    losses = [Loss(*pair) for pair in call.stacked_losses(cotangents)]
+    declared = contract if "dk" in exact else contract.of_shared_keys()
 
     def layout(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
         return call.joined_gradients(parts)
 
     return attention_gradient_reference(
-        call.segments(), losses, exact, layout, contract, method=METHOD
+        call.stacked(), losses, exact, layout, declared, method=METHOD
     )

@@ -19,9 +19,10 @@ from oracles.attention.design import OnlineDesign
 Form = Literal["online", "math", "seesaw"]
 INPUTS: Final = "inputs"
 """Stands for the format of q, k and v in a contract that is for any of them."""
-NARROW: Final = ("P", "P_backward", "dS", "o", "dq", "dk", "dv")
+NARROW: Final = ("P", "P_backward", "dS", "o", "dq", "dk", "dv", "dcache")
 """What a kernel of 16-bit operands stores in their format."""
-RETURNED: Final = ("o", "dq", "dk", "dv")
+SUMMED: Final = ("dk", "dv")
+RETURNED: Final = ("o", "dq", "dk", "dv", "dcache")
 FEW_SPLITS: Final = 8
 """Where the part that is merged first has all the weight, each of the others is too light to change
 the sum, and all of them are lost: from either end, by the order. Of 32 parts, conforming fp32
@@ -112,6 +113,12 @@ class AttentionContract(StorageContract):
             # where the first key wins, only this direction stores a largest P above 1
             found["lazy, from the last block"] = replace(lazy, direction="backward", block=32)
         return found
+
+    def of_shared_keys(self) -> AttentionContract:
+        """That of a backward in which queries add to the gradient of one row: it is stored once it
+        is whole, dk and dv of a query before are not.
+        """
+        return replace(self, tensors={**self.tensors, **dict.fromkeys(SUMMED, self.accumulate)})
 
     def _few_parts(self, plain: OnlineDesign) -> dict[str, OnlineDesign]:
         """Few partials that are rounded in storage err by more than many, whose errors average out.

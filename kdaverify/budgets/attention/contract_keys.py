@@ -58,6 +58,7 @@ TENSORS: Final[Mapping[str, str]] = {
     "dq": "the returned dq",
     "dk": "the returned dk",
     "dv": "the returned dv",
+    "dcache": "the returned gradient of the cache, of attention over lists",
     "dsink": "the returned gradient of the sink",
 }
 """What may be stored in another format than the accumulator's."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ from kdaverify.budgets.standard import Reference
 from oracles.attention.segment import Segment
 from oracles.enclosure import Enclosure
 
+STORED: Final = ("dq", "dk", "dv", "dsink")
+"""Gradients that the backward of a segment stores itself; others are sums of several."""
 Layout = Callable[[Sequence[tuple[Tensor, ...]]], Mapping[str, Tensor]]
 """Puts one tuple of tensors a segment, (o, lse) or (dq, dk, dv), into tensors as a call returns
 them, by name."""
@@ -103,7 +106,8 @@ def attention_gradient_reference(
     pairs = [*zip(segments, losses, strict=True)]
 
     def gradients(one: ReferenceKernel) -> Mapping[str, Tensor]:
-        return layout([one.backward(s, one.forward(s), loss.do, loss.dlse) for s, loss in pairs])
+        found = layout([one.backward(s, one.forward(s), loss.do, loss.dlse) for s, loss in pairs])
+        return {n: x if n in STORED else one.arithmetic.store(n, x) for n, x in found.items()}
 
     samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
     grouped = any(len(s.q) > len(s.k) for s in segments)

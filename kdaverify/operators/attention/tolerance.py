@@ -22,7 +22,7 @@ from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
-from oracles.attention.calls import AttentionCall, MergeCall, RequestsCall
+from oracles.attention.calls import MergeCall, RequestsCall
 from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
 from oracles.attention.sink import softmax_of
 from oracles.attention.split import merge, merge_errors
@@ -49,7 +49,6 @@ def tolerances(
         known = {name: enclosed(one) for name, one in exact.items()}
         if cotangents is None:
             return call_reference(call, known, contract)
-        assert isinstance(call, AttentionCall)
         return call_gradient_reference(call, cotangents, known, contract)
     kernel = counted(call, cotangents, contract, io)
     formats = {name: FORMATS["fp32"] if name == "lse" else io for name in exact}
@@ -104,7 +103,12 @@ def counted(
         }
         joined = {name: _joined(call, name, known) for name, known in found.items()}
         return joined if contract is None else joined | {"lse": _stored(joined["lse"], contract)}
-    return _differentiated(call, parts, cotangents, None if contract is None else io)
+    joined = _differentiated(call, parts, cotangents, precision.accumulate)
+    if contract is None:
+        return joined
+    wide = joined.pop("dsink", None)  # as the sink, it is no tensor of 16 bits
+    found = {n: (x, error.returned(x, precision_of(io))) for n, (x, error) in joined.items()}
+    return found if wide is None else {**found, "dsink": wide}
 
 
 def _precision(contract: StorageContract, io: Format) -> SoftmaxPrecision:
@@ -155,36 +159,35 @@ def _differentiated(
     call: RequestsCall,
     parts: Sequence[Softmax],
     cotangents: Mapping[str, Tensor],
-    io: Format | None,
-) -> Counted:
-    assert isinstance(call, AttentionCall)
+    accumulate: Precision,
+) -> dict[str, Known]:
+    """Gradients by name; where they are sums over requests, in any order."""
     losses = call.losses(cotangents)
     found = [part.backward(*loss) for part, loss in zip(parts, losses, strict=True)]
-    joined = _gradients(call, found)
-    if io is None:
-        return joined
-    stored = precision_of(io)
-    wide = joined.pop("dsink", None)  # as the sink, it is no tensor of 16 bits
-    found = {name: (x, error.returned(x, stored)) for name, (x, error) in joined.items()}
-    return found if wide is None else {**found, "dsink": wide}
 
+    def joined(pick: Callable[[Tensor, RoundingError], Tensor]) -> dict[str, Tensor]:
+        return call.joined_gradients([[pick(*one) for one in part] for part in found])
 
-def _gradients(call: AttentionCall, parts: Sequence[tuple[Known, ...]]) -> dict[str, Known]:
-    """Of all requests, by name."""
-
-    def joined(pick: Callable[[Known], Tensor]) -> dict[str, Tensor]:
-        return call.joined_gradients([[pick(one) for one in part] for part in parts])
-
-    values = joined(lambda known: known[0])
     bound, variance, lean = (
-        joined(lambda known, name=name: getattr(known[1], name))
+        joined(lambda _, error, name=name: getattr(error, name))
         for name in ("bound", "variance", "lean")
     )
-    overflows = any(error.overflows for part in parts for _, error in part)
+    overflows = any(error.overflows for part in found for _, error in part)
+    moduli = joined(lambda x, error: x.abs() + error.bound)
+    terms = joined(lambda x, _: torch.ones_like(x))
     return {
-        name: (value, RoundingError(bound[name], variance[name], lean[name], overflows))
-        for name, value in values.items()
+        name: (
+            value,
+            RoundingError(bound[name], variance[name], lean[name], overflows)
+            + RoundingError.rounding(moduli[name], _sums(terms[name]), accumulate),
+        )
+        for name, value in joined(lambda x, _: x).items()
     }
+
+
+def _sums(terms: Tensor) -> float:
+    """Additions in the longest sum."""
+    return max(float(terms.max()) - 1, 0.0) if terms.numel() else 0.0
 
 
 def _merged(call: MergeCall, contract: StorageContract | None, io: Format) -> Counted:

@@ -9,10 +9,13 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.attention.lists import PATTERNS, Lists
 from kdaverify.operators.attention.sparse_problem import SparseProblem
+from kdaverify.operators.attention.tolerance import counted
+from oracles.attention.backward import AttentionBackward
 from oracles.attention.balls import by_balls, by_decimals
 from oracles.attention.design import OnlineDesign
 from oracles.attention.exact import attend
@@ -20,6 +23,7 @@ from oracles.attention.fp8 import Fp8Rows, as_bytes, dequantised, of_bytes, quan
 from oracles.attention.pipeline import AttentionPipeline
 from oracles.attention.segment import Segment
 from oracles.attention.sink import attend_with_sink
+from oracles.attention.sparse import SparseCall
 
 SMALL: dict[str, Any] = {"B": 2, "s_q": 2, "H": 4, "h_kv": 2, "topk": 9, "d_k": 6, "d_v": 4}
 
@@ -92,6 +96,59 @@ def test_stacked_segments_are_the_same_attention() -> None:
         )
     ]
     torch.testing.assert_close(call.joined("o", parts), call.joined("o", alone))
+
+
+def _gathered(call: SparseCall, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """o and LSE by gathers, which torch differentiates; 0 where LSE is that of nothing."""
+    q, cache, *of_sink = leaves
+    slots, H = cache.flatten(0, 1), q.shape[2]
+    k = slots[call.indices.long().masked_fill(~call.seen, 1)]  # [B, s_q, topk, h_kv, d_k]
+    k = k.repeat_interleave(H // k.shape[3], 3)
+    scores = torch.einsum("bqhd,bqnhd->bqhn", q, k) * call.softmax_scale
+    scores = scores.masked_fill(~call.seen[:, :, None], -torch.inf)
+    sink = of_sink[0].view(-1, 1) if of_sink else torch.full((H, 1), -torch.inf)
+    whole = torch.cat((scores, sink.expand(*scores.shape[:3], 1)), -1)
+    returned = whole if call.lse_includes_sink else scores
+    empty = torch.isneginf(returned).all(-1, keepdim=True)
+    lse = returned.masked_fill(empty, 0.0).logsumexp(-1).masked_fill(empty[..., 0], 0.0)
+    nothing = torch.isneginf(whole).all(-1, keepdim=True)
+    weights = whole.masked_fill(nothing, 0.0).softmax(-1)[..., :-1].masked_fill(nothing, 0.0)
+    o = torch.einsum("bqhn,bqnhd->bqhd", weights, k[..., : call.d_v])
+    return o, lse.transpose(1, 2)
+
+
+@pytest.mark.parametrize("lists", PATTERNS)
+@pytest.mark.parametrize("sink", [(None, None), ("mixed", False), ("mixed", True)])
+def test_gradients_are_those_of_autograd_within_the_radius(lists: Lists, sink: Any) -> None:
+    """Queries share slots; a slot that no list names holds NaN, and has a gradient of 0."""
+    sizes: dict[str, Any] = {**SMALL, "pages": 1, "topk_lengths": (9, 6)}
+    kinds: dict[str, Any] = {"lists": lists, "invalid": "outside", "sink": sink[0]}
+    call = SparseProblem(lse_includes_sink=sink[1], **kinds, **sizes).inputs()
+    given = [call.q, call.cache.nan_to_num(), *([] if call.sink is None else [call.sink])]
+    leaves = [x.double().requires_grad_() for x in given]
+    o, lse = _gathered(call, leaves)
+    loss = {"do": torch.randn(o.shape).double(), "dlse": torch.randn(lse.shape).double()}
+    wanted = torch.autograd.grad([o, lse], leaves, [loss["do"], loss["dlse"]])
+    found = counted(call, loss, None, FORMATS["fp32"])
+    assert [*found] == ["dq", "dcache", "dsink"][: len(wanted)]
+    for (value, error), other in zip(found.values(), wanted, strict=True):
+        assert bool(((value - other).abs() <= 2 * error.bound + 1e-300).all())
+    unnamed = torch.ones(call.rows.shape[0], dtype=torch.bool)
+    unnamed[call.indices[call.seen].long()] = False
+    assert bool((found["dcache"][0].flatten(0, 1)[unnamed] == 0).all())
+
+
+@pytest.mark.parametrize("sink", [None, "mixed"])
+def test_stacked_queries_have_the_same_gradients(sink: Any) -> None:
+    """As the reference kernels take them."""
+    call = SparseProblem(lists="duplicates", sink=sink, **SMALL).inputs()
+    loss = {"do": torch.randn(2, 2, 4, 4).double(), "dlse": torch.randn(2, 4, 2).double()}
+    (stacked,), (given,) = call.stacked(), call.stacked_losses(loss)
+    forward = AttentionPipeline(OnlineDesign())(stacked, torch.float64)
+    part = AttentionBackward(OnlineDesign(block=4))(stacked, forward, given, torch.float64)
+    found = call.joined_gradients([part])
+    for name, (value, _) in counted(call, loss, None, FORMATS["fp32"]).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
 
 
 def _by_hand(code: int) -> float:
