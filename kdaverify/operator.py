@@ -164,7 +164,7 @@ class CallOperator(Operator):
         lacking: dict[str, str] = (
             {}
             if adapter.differentiable
-            else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+            else dict.fromkeys(named(lambda found: found.backward), adapter.no_backward)
         )
         if not adapter.open_ended:
             lacking["calls"] = FILES

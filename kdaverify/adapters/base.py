@@ -16,7 +16,7 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
-from kdaverify.operator import DEFAULT, CallOperator, call_operator
+from kdaverify.operator import DEFAULT, NO_BACKWARD, CallOperator, call_operator
 from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.problems import EVERYTHING, Domain
 from oracles.autograd import ForwardOnlyError, differentiate
@@ -71,6 +71,7 @@ class Adapter(abc.ABC):
             process with them do.
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
+        no_backward: why gradients are not tested, where it is not differentiable.
         open_ended: False where only the calls of an export can be answered, so that no failure is
             shrunk.
         deterministic: False where the same call may give other bits; each of its results is then
@@ -91,6 +92,7 @@ class Adapter(abc.ABC):
     isolated: bool = False
     answers: bool = True
     differentiable: bool = True
+    no_backward: str = NO_BACKWARD
     open_ended: bool = True
     deterministic: bool = True
     barriers: Mapping[Channel, str] = MappingProxyType({})

@@ -26,7 +26,7 @@ def _attention(
     softmax_scale: float,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    slots = cache.flatten(0, 1)
+    slots = cache.flatten(0, 1).float()  # gradients of a slot are summed in fp32
     seen = (indices >= 0) & (indices < len(slots))
     if topk_length is not None:
         seen &= torch.arange(indices.shape[2]) < topk_length[:, None, None]
@@ -75,5 +75,5 @@ def _adapter(function: object, name: str, **options: object) -> FunctionAdapter:
     return operator_kernel("sparse_attention", function, declared, FRAMEWORKS["torch"])  # pyright: ignore[reportArgumentType]
 
 
-ROWS: Final = _adapter(_attention, "eager-sparse-attention")
+ROWS: Final = _adapter(_attention, "eager-sparse-attention", gradients=True, lse_gradient="given")
 FP8: Final = _adapter(_quantised, "eager-sparse-fp8", cache="fp8")

@@ -53,7 +53,7 @@ def kernel(
     device: str = "cpu",
     isolate: bool | None = None,
     deterministic: bool = True,
-    gradients: bool = True,
+    gradients: bool | None = None,
     step: Function | None = None,
     supports: Callable[[Problem], str | None] | None = None,
     proof: Callable[[], str] | None = None,
@@ -108,7 +108,8 @@ def kernel(
         isolate: True runs it in a worker process, False in this one; by default as the command line
             chooses.
         deterministic: False if the same call may give other bits, as sums by atomic additions do.
-        gradients: False if there is no backward to test.
+        gradients: False if there is no backward to test. True is needed where few kernels of an
+            operator have one: sparse_attention.
         step: the decode entry point, a function like this one for T = 1; by default this one.
         supports: gets a Problem; returns None or why the interface cannot take it. Prefer the
             options above where they suffice: cases are then generated inside the domain, and
@@ -155,7 +156,7 @@ def kernel(
         "device": device,
         "isolate": isolate,
         "deterministic": deterministic,
-        "gradients": gradients,
+        "gradients": gradients is not False,
     }
     adapt = _framework(framework).adapt
     if op != DEFAULT or own:

@@ -56,7 +56,7 @@ class FunctionDeclaration:
     device: str = "cpu"
     isolate: bool | None = None
     deterministic: bool = True
-    gradients: bool = True
+    gradients: bool | None = None
     final_state: bool = True
     step: Function | None = None
     missing: Callable[[], str | None] = lambda: None
@@ -192,7 +192,6 @@ class FunctionAdapter(Adapter):
             bool(declared.isolate),
         )
         self.deterministic = declared.deterministic
-        self.differentiable = declared.gradients and operator.has_backward
         names = _parameters(name, function, operator)
         self.takes = FunctionTakes(
             names,
@@ -200,6 +199,8 @@ class FunctionAdapter(Adapter):
             tuple(declared.widths),
             operator.returns(names, words, final_state=declared.final_state),
         )
+        self.no_backward = operator.undifferentiated(self.takes, declared=declared.gradients)
+        self.differentiable = not self.no_backward
         if wrong := operator.wrong(self.takes):
             raise AdapterError(f"kernel {name!r}: {wrong}")
         self._operator, self._framework, self._ran = operator, framework_of(function), NOTHING_YET
@@ -274,7 +275,7 @@ class FunctionAdapter(Adapter):
 
     def gradients(self, inputs: Any, cotangents: Any) -> dict[str, Any]:
         if not self.differentiable:
-            raise ForwardOnlyError(f"{self.name} declares gradients=False")
+            raise ForwardOnlyError(f"{self.name} has no backward")
         return gradients_on_device(self.device, self._differentiated, inputs, cotangents)
 
     # A graph is wanted, whatever the caller wants for itself.

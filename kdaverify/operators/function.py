@@ -21,7 +21,7 @@ from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
-from kdaverify.operator import CallOperator, Choices
+from kdaverify.operator import NO_BACKWARD, CallOperator, Choices
 from kdaverify.operators.sizes import below
 
 
@@ -142,6 +142,17 @@ class FunctionOperator(CallOperator):
     def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
         """The outputs whose cotangents a backward follows; all that are returned by default."""
         return takes.returns
+
+    def undifferentiated(self, takes: FunctionTakes, *, declared: bool | None) -> str:
+        """Why gradients of a function are not tested; "" where they are.
+
+        Args:
+            declared: the option `gradients`, None where it is not given.
+        """
+        del takes
+        if not self.has_backward:
+            return f"gradients of {self.name} are not judged"
+        return NO_BACKWARD if declared is False else ""
 
     @abc.abstractmethod
     def arguments(self, call: Any, takes: FunctionTakes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 from kdaverify.adapters import find
 from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import outcomes
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.minimise import failure
@@ -25,17 +26,22 @@ CALLS = {"attention-Q9"}
 """In a second call alone."""
 
 
-def _rejected(adapter: Adapter, dtype: str, name: str) -> bool:
+def _rejected(adapter: Adapter, dtype: str, name: str, *, backward: bool = False) -> bool:
     problem = dict(SPARSE.panel(adapter, "smoke"))[f"{dtype}-{name}"]
-    found = outcomes(adapter, problem.inputs(), lambda: adapter.forward(problem.inputs()))
+    found = (
+        gradients(adapter, problem, of="both")
+        if backward
+        else outcomes(adapter, problem.inputs(), lambda: adapter.forward(problem.inputs()))
+    )
     return any(outcome.status.rejects for outcome in found)
 
 
-def _shown(adapter: Adapter, dtype: str) -> str:
+def _shown(adapter: Adapter, dtype: str, *, backward: bool = False) -> str:
     """The first problem of the panel that rejects it; "" where none does."""
     names = [name for name, _ in SPARSE.panel(adapter, "smoke") if name.startswith(f"{dtype}-")]
     cut = len(dtype) + 1
-    return next((name for name in names if _rejected(adapter, dtype, name[cut:])), "")
+    rejected = (n for n in names if _rejected(adapter, dtype, n[cut:], backward=backward))
+    return next(rejected, "")
 
 
 @pytest.mark.whole_run
@@ -44,10 +50,12 @@ def _shown(adapter: Adapter, dtype: str) -> str:
     "fault", [x for x in OF_LISTS if x.id not in {*LAWS, *CALLS}], ids=lambda fault: fault.id
 )
 def test_the_panel_rejects_it_and_not_its_twin(fault: Fault) -> None:
+    backward = {*fault.outputs} <= {"dq", "dcache", "dsink"}
     for dtype in (fault.dtypes[0], "bf16"):
-        name = _shown(find(f"fault:{fault.id}"), dtype)
+        name = _shown(find(f"fault:{fault.id}"), dtype, backward=backward)
         assert name, dtype
-        assert not _rejected(host_of(fault).right(fault), dtype, name[len(dtype) + 1 :])
+        right, case = host_of(fault).right(fault), name[len(dtype) + 1 :]
+        assert not _rejected(right, dtype, case, backward=backward)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -72,11 +80,12 @@ def test_the_right_kernel_is_accepted(host: str, dtype: str) -> None:
     adapter = adapted(ListPatch(), host, f"conforming {host}")
     assert HOSTS[host].op == "sparse_attention"
     names = [name for name, _ in SPARSE.panel(adapter, "smoke") if name.startswith(dtype)]
-    assert not [
-        n
-        for n in names[:: 5 if dtype == "bf16" else 9]
-        if _rejected(adapter, dtype, n[len(dtype) + 1 :])
-    ]
+    for backward in {False, adapter.differentiable}:
+        assert not [
+            n
+            for n in names[backward :: 5 if dtype == "bf16" else 9]
+            if _rejected(adapter, dtype, n[len(dtype) + 1 :], backward=backward)
+        ]
 
 
 def test_a_scale_in_bf16_is_right_where_it_is_declared() -> None:
@@ -86,11 +95,13 @@ def test_a_scale_in_bf16_is_right_where_it_is_declared() -> None:
     assert _shown(adapter, "bf16") == ""
 
 
-@pytest.mark.parametrize("name", ["lists-4", "attention-Q2", "fp8-1"])
+@pytest.mark.parametrize("name", ["lists-4", "attention-Q2", "fp8-1", "lists-14", "lists-20"])
 def test_the_diagnosis_names_it_first(name: str) -> None:
     fault, adapter = FAULTS[name], find(f"fault:{name}")
-    wide = SPARSE.probe("fp32").replace(d_v=256, d_k=264)
-    case = PropertyCase("forward", SPARSE.within(adapter, wide))
+    problem = SPARSE.within(adapter, SPARSE.probe("fp32").replace(d_v=256, d_k=264))
+    backward = {*fault.outputs} <= {"dcache", "dsink"}
+    of_both = PropertyCase("gradients", problem, {"of": "both"})
+    case = of_both if backward else PropertyCase("forward", problem)
     assert failure(host_of(fault).right(fault), case) is None
     found = diagnose(adapter, case, seconds=20.0)
     assert str(found).startswith(f"matches known bug {name}: {fault.title}")

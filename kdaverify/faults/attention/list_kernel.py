@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.faults.attention.kernel import (
     EVERY,
     AttentionKernel,
@@ -66,6 +68,18 @@ def gathered(rows: Keys, named: Named) -> tuple[Keys, Tensor]:
     return (k, v), seen
 
 
+def added(slots: Tensor, named: Named, found: Keys) -> None:
+    """dk of a list, and dv in the first d_v columns, added to the gradients of the slots."""
+    (at, seen), rows = named, summed(found)
+    slots.index_add_(0, at[seen], rows[seen])
+
+
+def summed(found: Keys) -> Tensor:
+    """The gradient of rows that are keys and, in their first columns, values."""
+    dk, dv = found
+    return dk + pad(dv, (0, dk.shape[2] - dv.shape[2]))
+
+
 def as_keys(parts: Fp8Rows) -> Keys:
     """The same rows as keys and as values."""
     whole = dequantised(parts)
@@ -79,6 +93,8 @@ class ListPatch:
     Args:
         attention: of the pipeline behind the gather.
         named: (list) -> which slots are read, and which count.
+        named_backward: the same in the backward; None: as the forward has it.
+        add: (gradients of the slots, what is named, dk and dv [topk, h_kv, d]) adds the latter.
         gather: (rows, what is named) -> rows of the list, and which count.
         dequantise: quantised rows -> keys and values.
         call: (right function, arguments) -> what the whole call returns.
@@ -86,6 +102,8 @@ class ListPatch:
 
     attention: AttentionPatch = field(default_factory=AttentionPatch)
     named: Callable[[QueryList], Named] = as_given
+    named_backward: Callable[[QueryList], Named] | None = None
+    add: Callable[[Tensor, Named, Keys], None] = added
     gather: Callable[[Keys, Named], tuple[Keys, Tensor]] = gathered
     dequantise: Callable[[Fp8Rows], Keys] = as_keys
     call: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
@@ -120,21 +138,77 @@ def _attention(
     softmax_scale: float,
     sink: Tensor | None,
 ) -> Outputs:
-    B, s_q, topk = indices.shape
+    B, _, topk = indices.shape
     lengths = [topk] * B if topk_length is None else [int(n) for n in topk_length]
-    rows = _rows(patch, cache.flatten(0, 1), d_v, q.dtype)
-    found = list[Outputs]()
-    for b, i in ((b, i) for b in range(B) for i in range(s_q)):
-        one = QueryList(indices[b, i].long(), lengths[b], len(rows[0]), cache.shape[1])
-        (k, v), seen = patch.gather(rows, patch.named(one))
-        query, k, v = (x.transpose(0, 1) for x in (q[b, i : i + 1], k, v))
-        request = KernelRequest(b, B, query, k, v, float(softmax_scale), causal=False, sink=sink)
-        kernel = AttentionKernel(replace(patch.attention, visible=partial(_visible, seen)))
-        found.append(kernel.forward(request))
-    o, lse = (
-        torch.stack(parts).unflatten(0, (B, s_q)).squeeze(3) for parts in zip(*found, strict=True)
-    )
-    return o.contiguous().to(q.dtype), lse.transpose(1, 2).contiguous().float()
+    run = ListRun(patch, indices.long(), lengths, d_v, float(softmax_scale))
+    return _Differentiable.apply(run, q, cache, sink)  # pyright: ignore[reportReturnType]
+
+
+class ListKernel(AttentionKernel):
+    """The pipeline of one query: its dk and dv are stored once those of all are summed."""
+
+    def contract(self, dtype: torch.dtype) -> AttentionContract:
+        return super().contract(dtype).of_shared_keys()
+
+
+@dataclass(frozen=True)
+class ListRun:
+    """One call, query by query."""
+
+    patch: ListPatch
+    indices: Tensor
+    lengths: list[int]
+    d_v: int
+    scale: float
+
+    def queries(
+        self, named: Callable[[QueryList], Named], q: Tensor, cache: Tensor, sink: Tensor | None
+    ) -> Iterator[tuple[ListKernel, KernelRequest, Named]]:
+        (B, s_q), slots = q.shape[:2], cache.flatten(0, 1)
+        rows = _rows(self.patch, slots, self.d_v, q.dtype)
+        for b, i in ((b, i) for b in range(B) for i in range(s_q)):
+            where = named(
+                QueryList(self.indices[b, i], self.lengths[b], len(slots), cache.shape[1])
+            )
+            (k, v), seen = self.patch.gather(rows, where)
+            query, k, v = (x.transpose(0, 1) for x in (q[b, i : i + 1], k, v))
+            request = KernelRequest(b, B, query, k, v, self.scale, causal=False, sink=sink)
+            patch = replace(self.patch.attention, visible=partial(_visible, seen))
+            yield ListKernel(patch), request, where
+
+
+class _Differentiable(torch.autograd.Function):
+    """The call with its own backward."""
+
+    @staticmethod
+    def forward(ctx: Any, run: ListRun, *tensors: Any) -> Outputs:
+        q, *_ = tensors
+        queries = run.queries(run.patch.named, *tensors)
+        ctx.run, ctx.stored = run, [kernel.forward(request) for kernel, request, _ in queries]
+        ctx.save_for_backward(*tensors)
+        o, lse = (
+            torch.stack(parts).unflatten(0, q.shape[:2]).squeeze(3)
+            for parts in zip(*ctx.stored, strict=True)
+        )
+        return o.contiguous().to(q.dtype), lse.transpose(1, 2).contiguous().float()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (q, cache, sink), run, (do, dlse) = ctx.saved_tensors, ctx.run, grads
+        named = run.patch.named_backward or run.patch.named
+        of_rows = (x.flatten(0, 1).unsqueeze(2) for x in (do, dlse.transpose(1, 2)))
+        losses = zip(*of_rows, strict=True)
+        work = zip(run.queries(named, q, cache, sink), ctx.stored, losses, strict=True)
+        slots = torch.zeros_like(cache.flatten(0, 1), dtype=torch.float32)
+        dq, dsink = list[Tensor](), list[Tensor]()
+        for (kernel, request, where), stored, loss in work:
+            of_q, dk, dv, *of_sink = kernel.backward(request, stored, loss)
+            dq.append(of_q)
+            dsink += of_sink
+            run.patch.add(slots, where, (dk.transpose(0, 1), dv.transpose(0, 1)))
+        dcache = slots.view(cache.shape).to(cache.dtype)
+        whole = None if sink is None else torch.stack(dsink).sum(0)
+        return None, torch.stack(dq).view(q.shape).to(q.dtype), dcache, whole
 
 
 def _visible(seen: Tensor, request: KernelRequest) -> Tensor:
@@ -158,6 +232,7 @@ def adapted(
 ) -> FunctionAdapter:
     """The kernel as an adapter."""
     options = {"name": name, "dtypes": dtypes, "invalid": "outside", "cache": CACHES[host], **more}
+    options |= {"gradients": True, "lse_gradient": "given"} if CACHES[host] == "rows" else {}
     function = partial(list_attention, patch)
     return operator_kernel("sparse_attention", function, options, FRAMEWORKS["torch"])
 

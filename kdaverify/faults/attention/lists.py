@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.kernel import EVERY, PLAIN, patched
+from kdaverify.faults.attention.kernel import EVERY, PLAIN, KernelRequest, patched
 from kdaverify.faults.attention.list_kernel import (
     Keys,
     ListPatch,
     Named,
     QueryList,
+    added,
     as_given,
+    summed,
 )
 from kdaverify.faults.attention.scores import unguarded_from_negative_infinity
 from kdaverify.faults.attention.sinks import STARTED, in_every_split
@@ -23,6 +25,7 @@ from kdaverify.faults.fault import Fault, Make
 from oracles.attention.pipeline import AttentionPipeline
 
 TILE: Final = 64
+HEADS: Final = 16
 Call = Callable[..., Any]
 
 
@@ -82,6 +85,40 @@ def _unmasked(rows: Keys, named: Named) -> tuple[Keys, Tensor]:
 def _plain_product(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     del visible
     return run.arithmetic.dot(P, v)
+
+
+def _stored_not_added(slots: Tensor, named: Named, found: Keys) -> None:
+    at, seen = named
+    slots[at[seen]] = summed(found)[seen]
+
+
+def _summed_in_bf16(slots: Tensor, named: Named, found: Keys) -> None:
+    added(slots, named, found)
+    slots.copy_(slots.bfloat16())
+
+
+def _without_values(slots: Tensor, named: Named, found: Keys) -> None:
+    dk, dv = found
+    added(slots, named, (dk, torch.zeros_like(dv)))
+
+
+def _first_block_of_heads(
+    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Gradients of sinks past the last full block of heads are dropped."""
+    del request, do
+    dq, dk, dv, *of_sink = found
+    for dsink in of_sink:
+        dsink[max(len(dsink) // HEADS, 1) * HEADS :] = 0
+    return dq, dk, dv, *of_sink
+
+
+def _of_the_first_request(
+    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """dsink of the others is stored beside, and never added."""
+    del do
+    return found if not request.index else (*found[:3], *map(torch.zeros_like, found[3:]))
 
 
 def _length_of_the_first(right: Call, given: dict[str, Any]) -> Any:
@@ -202,5 +239,70 @@ FAULTS: Final[tuple[Fault, ...]] = (
         outputs=("o",),
         stage="combine",
         patch=lambda _: ListPatch(patched(design=STARTED, begin=in_every_split)),
+    ),
+    _fault(
+        id="lists-14",
+        title="the gradient of a slot is stored, not added",
+        reference="NVIDIA/cudnn-frontend#385",
+        trigger="slots that several queries name, gradients",
+        outputs=("dcache",),
+        stage="dkv",
+        patch=lambda _: ListPatch(add=_stored_not_added),
+    ),
+    _fault(
+        id="lists-15",
+        title="the backward takes entries that name nothing for the last slot",
+        reference="NVIDIA/cudnn-frontend#676 (a)",
+        trigger="entries that name nothing, gradients",
+        outputs=("dq", "dcache"),
+        stage="dkv",
+        patch=lambda _: ListPatch(named_backward=_last_slot),
+    ),
+    _fault(
+        id="lists-16",
+        title="topk_length is ignored in the backward",
+        reference="NVIDIA/cudnn-frontend#676 (1)",
+        trigger="lengths below topk, gradients",
+        outputs=("dq", "dcache"),
+        stage="dkv",
+        patch=lambda _: ListPatch(named_backward=_length_ignored),
+    ),
+    _fault(
+        id="lists-17",
+        kind="C",
+        title="gradients of a slot are summed in bf16",
+        reference="meta-pytorch/attention-gym#244",
+        trigger="slots that several queries name, gradients",
+        outputs=("dcache",),
+        stage="dkv",
+        patch=lambda _: ListPatch(add=_summed_in_bf16),
+    ),
+    _fault(
+        id="lists-18",
+        kind="A",
+        title="the gradient of values is left out of columns that keys share",
+        reference="class: gradients of lists",
+        trigger="gradients",
+        outputs=("dcache",),
+        stage="dkv",
+        patch=lambda _: ListPatch(add=_without_values),
+    ),
+    _fault(
+        id="lists-19",
+        title="gradients of sinks past the last full block of 16 heads are dropped",
+        reference="PaddlePaddle/PaddleFleet#1054",
+        trigger="a sink, more than 16 heads, no multiple of it, gradients",
+        outputs=("dsink",),
+        stage="sink",
+        patch=lambda _: ListPatch(patched(gradients=_first_block_of_heads)),
+    ),
+    _fault(
+        id="lists-20",
+        title="the gradient of the sink is that of the first request",
+        reference="class: gradients of lists",
+        trigger="a sink, several requests, gradients",
+        outputs=("dsink",),
+        stage="sink",
+        patch=lambda _: ListPatch(patched(gradients=_of_the_first_request)),
     ),
 )

@@ -27,6 +27,8 @@ MASKED: Final[Mapping[str, tuple[str, ...]]] = {
 """Of those with a mask; causal where the signature does not name it; key_heads: as many as there
 are query heads, or one; unused: what memory behind the last key of a request may hold; sink:
 whether a function that takes one may be called with None."""
+GRADIENT: Final[Mapping[str, tuple[str, ...]]] = {"lse_gradient": ("none", "given")}
+"""Of those with a backward: whether it follows the cotangent of LSE."""
 OPPOSITE: Final = {"-inf": "+inf", "+inf": "-inf"}
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.conventions import GRADIENT
 from kdaverify.operators.attention.laws import DENSE_LAWS
 from kdaverify.operators.attention.panel import dense_problems, random_dense
 from kdaverify.operators.attention.problem import AttentionProblem
@@ -39,7 +40,7 @@ class AttentionOperator(SoftmaxOperator):
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
     words: Mapping[str, tuple[str, ...]] = {
         **SoftmaxOperator.words,
-        "lse_gradient": ("none", "given"),
+        **GRADIENT,
         "layout": ("batched", "packed"),
         "value_width": ("any", "same"),
     }
@@ -50,10 +51,6 @@ class AttentionOperator(SoftmaxOperator):
         if takes.words["layout"] == "batched" or takes.names >= OFFSETS:
             return None
         return f"layout='packed', but the signature does not name {' and '.join(sorted(OFFSETS))}"
-
-    def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
-        """o, and lse where the backward is declared to follow its cotangent."""
-        return takes.returns if takes.words["lse_gradient"] == "given" else ("o",)
 
     def arguments(self, call: AttentionCall, takes: FunctionTakes) -> dict[str, Any]:
         del takes

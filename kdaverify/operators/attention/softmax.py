@@ -106,6 +106,10 @@ class SoftmaxOperator(TolerancesOperator):
     plain: ClassVar[Mapping[str, Any]]
     """Fields of the simplest problems, and their values."""
 
+    def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
+        """o, and lse where the backward is declared to follow its cotangent."""
+        return takes.returns if takes.words.get("lse_gradient") == "given" else ("o",)
+
     def canonical(self, name: str, value: Tensor, call: Any, takes: FunctionTakes) -> Tensor:
         words, device = takes.words, value.device
         empty = call.empty.to(device)

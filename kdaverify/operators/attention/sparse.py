@@ -12,7 +12,8 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
-from kdaverify.operators.attention.conventions import MASKED, WORDS
+from kdaverify.checks.place import ElementPlace
+from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
 from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
@@ -40,11 +41,15 @@ class SparseOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
 
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
-    about = "attention over lists of cache slots, also of an FP8 cache: o and lse, forward"
+    about = (
+        "attention over lists of cache slots, also of an FP8 cache: o and lse, forward; with"
+        " gradients=True and a cache of rows also backward"
+    )
     positional = ("q", "cache", "indices")
     keywords = ("topk_length", "d_v", "softmax_scale", "sink")
     words: Mapping[str, tuple[str, ...]] = {
         **WORDS,
+        **GRADIENT,
         **{name: MASKED[name] for name in ("sink", "lse_includes_sink")},
         "key_heads": ("any", "all", "one"),
         "unused": ("anything", "finite"),
@@ -53,10 +58,19 @@ class SparseOperator(SoftmaxOperator):
         "scales": ("any", "powers"),
     }
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
-    has_backward = False
     accuracy_fields = ("lists", "logits", "scales")
     plain: ClassVar = {"sink": None, "lists": "distinct", "topk_lengths": None, "scales": "powers"}
     sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
+
+    def undifferentiated(self, takes: FunctionTakes, *, declared: bool | None) -> str:
+        """Most kernels over lists are for inference: autograd of one may add up gradients of a slot
+        in 16 bits, and nobody needs them.
+        """
+        if declared and takes.words["cache"] == "fp8":
+            return "gradients of a quantised cache are not judged"
+        if declared is None:
+            return "those of lists are tested where gradients=True is declared"
+        return super().undifferentiated(takes, declared=declared)
 
     def arguments(self, call: SparseCall, takes: FunctionTakes) -> dict[str, Any]:
         del takes
@@ -164,6 +178,14 @@ class SparseOperator(SoftmaxOperator):
         for n in range(problem.B if problem.B > 1 else 0):
             yield {"B": 1, "topk_lengths": None if lengths is None else lengths[n : n + 1]}
         yield from ({"s_q": fewer} for fewer in (1, 2) if fewer < problem.s_q)
+
+    def place(self, output: str, index: tuple[int, ...], call: SparseCall) -> ElementPlace:
+        if output not in ("cache", "dcache"):
+            return super().place(output, index, call)
+        page, slot, head, column = index
+        times = int((call.indices[call.seen] == page * call.cache.shape[1] + slot).sum())
+        words = f"page {page}, slot {slot}, key head {head}, column {column}"
+        return ElementPlace(index, words, f"a slot that lists name {times} times")
 
     def _where(self, call: SparseCall, b: int, row: int, *, keys: bool = False) -> str:
         del call, keys

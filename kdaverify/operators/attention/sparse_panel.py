@@ -38,7 +38,15 @@ LISTS: Final[Fields] = {
     "entries-past-2048": {**WIDE, "B": 1, "s_q": 2, "pages": 135, "topk": 2100, "lists": "holes"},
     "requests-past-32": {**WIDE, "B": 36, "s_q": 1, "pages": 3, "topk": 9},
     "model-width": {**MODEL, "B": 2, "s_q": 1, "lists": "holes", "scale": "model"},
-    "model-width-sink": {**MODEL, "s_q": 3, "lists": "empty", "sink": "level"},
+    # heads past a block of 16, whose dsink padded blocks drop
+    "model-width-sink": {
+        **MODEL,
+        "H": 20,
+        "s_q": 2,
+        "lists": "empty",
+        "scale": "model",
+        "sink": "level",
+    },
     **{
         f"{name}-logits": {**FEW, "logits": name, "lists": "holes"}
         for name in REGIMES

@@ -70,11 +70,11 @@ def _of_gradients(wrong: frozenset[str]) -> Location | None:
     said = f"o and LSE are right, and {', '.join(sorted(wrong))} alone wrong"
     if {*wrong} == {"dsink"}:
         return Location("sink", said)
-    if {"dq", "dk"} <= wrong and "dv" not in wrong:
+    if "dq" in wrong and wrong & {"dk", "dcache"} and "dv" not in wrong:
         return Location("delta", f"{said}: P is right, and dS is not")
     if "dq" in wrong:
         return Location("dq", said)
-    return Location("dkv", said) if wrong & {"dk", "dv"} else None
+    return Location("dkv", said) if wrong & {"dk", "dv", "dcache"} else None
 
 
 def _of_outputs(case: PropertyCase, wrong: frozenset[str]) -> Location:
