@@ -141,7 +141,7 @@ def _attention(
     B, _, topk = indices.shape
     lengths = [topk] * B if topk_length is None else [int(n) for n in topk_length]
     run = ListRun(patch, indices.long(), lengths, d_v, float(softmax_scale))
-    return _Differentiable.apply(run, q, cache, sink)  # pyright: ignore[reportReturnType]
+    return _DifferentiableLists.apply(run, q, cache, sink)  # pyright: ignore[reportReturnType]
 
 
 class ListKernel(AttentionKernel):
@@ -177,7 +177,7 @@ class ListRun:
             yield ListKernel(patch), request, where
 
 
-class _Differentiable(torch.autograd.Function):
+class _DifferentiableLists(torch.autograd.Function):
     """The call with its own backward."""
 
     @staticmethod
