@@ -4,7 +4,8 @@
     python -m benchmarks.attention_alarms --seed 7103 --only 17 250
 
 Random segments (lengths, heads, widths, formats, ten kinds of logits; dense keys, lists of slots,
-and lists of slots of an FP8 cache; with and without a sink), and on each of them kernels of random
+and lists of slots of an FP8 cache; with and without a sink; forward and, but for FP8, backward),
+and on each of them kernels of random
 designs that the ensemble does not have: blocks of 16 to 128, 1 to 8 splits cut and merged in every
 way, partials in fp32 or in 16 bits, both directions, lazy rescaling, both row sums, both bases, P
 relative to either maximum, the sink first or last, sums in any order, cached keys dequantised in
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.attention.calls import as_read
-from kdaverify.budgets.attention.contract import attention_contract
+from kdaverify.budgets.attention.contract import AttentionContract, attention_contract
 from kdaverify.budgets.attention.ensemble import kernel
 from kdaverify.budgets.attention.reference import (
     Loss,
@@ -96,6 +97,7 @@ class Drawn:
     Args:
         segment: with the numbers that the inputs stand for.
         reads: the same as conforming kernels read it, the reference kernels' first.
+        call: that of lists of rows, whose queries share gradients.
         keys: of the contract, about how it is read.
     """
 
@@ -105,6 +107,7 @@ class Drawn:
     logits: str
     dtype: str
     keys: tuple[str, ...] = ()
+    call: SparseCall | None = None
 
     @property
     def label(self) -> str:
@@ -199,7 +202,7 @@ def _over_lists(
         lambda x: contract.operands.round(x.float().double()), contract.storage("K_scale").round
     )
     reads = tuple(one.stacked()[0] for one in (as_read(call, contract), twice))
-    return Drawn(segment, reads, kind, logits, dtype, keys)
+    return Drawn(segment, reads, kind, logits, dtype, keys, call if kind == "lists" else None)
 
 
 def random_design(rng: random.Random) -> OnlineDesign:
@@ -245,7 +248,9 @@ def outputs(parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
     return {"o": parts[0][0], "lse": parts[0][1]}
 
 
-def gradients(parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
+def gradients(call: SparseCall | None, parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
+    if call is not None:
+        return call.joined_gradients(parts)
     (found,) = parts
     return dict(zip(("dq", "dk", "dv", "dsink")[: len(found)], found, strict=True))
 
@@ -271,16 +276,31 @@ class Judge:
         exact = outputs([(o, lse)])
         if backward:
             loss = self.do, self.dlse
-            exact = gradients([AttentionBackward()(given.segment, (o, lse), loss, torch.float64)])
+            exact = self.gradients(
+                [AttentionBackward()(given.segment, (o, lse), loss, torch.float64)]
+            )
         self.exact = enclosed(exact)
+
+    def gradients(self, parts: Sequence[tuple[Tensor, ...]]) -> Outputs:
+        return gradients(self.given.call, parts)
+
+    def declared(self, contract: str) -> AttentionContract:
+        found = attention_contract(contract)
+        shared = self.backward and self.given.call is not None
+        return found.of_shared_keys() if shared else found
 
     def reference(self, contract: str) -> Reference:
         if contract not in self._made:
-            declared = attention_contract(contract)
+            declared = self.declared(contract)
             segments = [self.given.reads[0]]
             self._made[contract] = (
                 attention_gradient_reference(
-                    segments, [Loss(self.do, self.dlse)], self.exact, gradients, declared, method=""
+                    segments,
+                    [Loss(self.do, self.dlse)],
+                    self.exact,
+                    self.gradients,
+                    declared,
+                    method="",
                 )
                 if self.backward
                 else attention_reference(segments, self.exact, outputs, declared, method="")
@@ -294,14 +314,15 @@ class Judge:
         `ran`, whose sums of products are `dot`, and which reads its keys in way `read`.
         """
         segment = self.given.reads[read % len(self.given.reads)]
-        declared = attention_contract(ran)
+        declared = self.declared(ran)
         library = reference_kernels(declared)["library order"]
         arithmetic = Arithmetic(store=library.store, dot=dot)
         one = kernel(design, arithmetic, declared.accumulate.dtype)
         found = one.forward(segment)
         values = outputs([found])
         if self.backward:
-            values = gradients([one.backward(segment, found, self.do, self.dlse)])
+            joined = self.gradients([one.backward(segment, found, self.do, self.dlse)])
+            values = {name: arithmetic.store(name, x) for name, x in joined.items()}
         held, worst = self.reference(contract), (0.0, "")
         for name, allowed in held.budgets.items():
             error = self.exact[name].error(values[name]).masked_fill(torch.isinf(values[name]), 0.0)
@@ -408,7 +429,7 @@ def main() -> None:
     while runs < last and time.monotonic() - began < tested.seconds:
         state = rng.getstate()
         given = drawn(rng)
-        backward = rng.random() < 0.4 and given.kind == "dense"
+        backward = rng.random() < 0.4 and given.kind != "fp8"
         narrow = rng.random() < 0.3 and given.dtype != "fp32" and not backward
         partials = (f"partial_o:{given.dtype}",) if narrow else ()
         kernels = [*enumerate(designs(rng), runs)]
