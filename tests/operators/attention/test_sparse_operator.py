@@ -14,6 +14,7 @@ import kdaverify as kv
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import execute
+from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.faults.attention.list_kernel import ListPatch, adapted
 from kdaverify.operators.attention.sparse import SPARSE
@@ -160,6 +161,36 @@ def test_a_function_without_a_sink_is_given_none() -> None:
     adapter = _adapted(sparse_attention)
     assert SPARSE.within(adapter, SPARSE.probe("fp32")).sink is None
     assert adapter.supports(SPARSE.probe("fp32")) == "it does not take sink='mixed'"
+
+
+UNTESTED: dict[str, dict[str, Any]] = {
+    "those of lists are tested where gradients=True is declared": {},
+    "gradients of a quantised cache are not judged": {"gradients": True, "cache": "fp8"},
+    "it declares that it has no backward": {"gradients": False},
+    "": {"gradients": True},
+}
+
+
+@pytest.mark.parametrize("why", UNTESTED)
+def test_why_gradients_are_not_tested_is_reported(why: str) -> None:
+    made = kv.kernel(op="sparse_attention", contract="math-fp32", **UNTESTED[why])
+    adapter: Adapter = made(sparse_attention)
+    assert adapter.differentiable == (not why)
+    assert SPARSE.not_applicable(adapter, "smoke").get("gradients", "") == why
+
+
+@pytest.mark.parametrize("case", ["bf16-model-width-sink", "fp16-duplicates-list", "fp32-lengths"])
+def test_right_gradients_are_accepted(case: str) -> None:
+    adapter = find("eager-sparse-attention")
+    found = gradients(adapter, dict(SPARSE.panel(adapter, "smoke"))[case], of="both")
+    assert {outcome.output for outcome in found} >= {"dq", "dcache"} and not rejected(found)
+
+
+def test_an_element_of_dcache_is_named_by_page_and_slot() -> None:
+    call = SparseProblem(page=16, pages=2, lists="sorted", topk=30).inputs()
+    place = SPARSE.place("dcache", (1, 3, 0, 5), call)
+    assert str(place).startswith("page 1, slot 3, key head 0, column 5")
+    assert "times" in str(place)
 
 
 def test_bytes_of_a_quantised_cache_need_whole_tiles() -> None:
