@@ -145,7 +145,8 @@ def run_backward_stages(
         "dh": walk.kept,
         "d_initial_state": dS,
     }
-    for name in summed.keys() & {*written}:
+    # in the table's order, not a set's: stochastic rounding draws for one after the other
+    for name in (name for name in summed if name in written):
         over_values = over_key_heads(inputs, everything[summed[name]], arithmetic)
         everything[name] = arithmetic.store(name, over_values)
     return {name: everything[name] for name in written}
