@@ -20,7 +20,7 @@ from kdaverify.faults.attention.list_kernel import (
     summed,
 )
 from kdaverify.faults.attention.scores import unguarded_from_negative_infinity
-from kdaverify.faults.attention.sinks import STARTED, in_every_split
+from kdaverify.faults.attention.sinks import STARTED, in_every_split, without_dsink
 from kdaverify.faults.fault import Fault, Make
 from oracles.attention.pipeline import AttentionPipeline
 
@@ -117,8 +117,7 @@ def _of_the_first_request(
     request: KernelRequest, do: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """dsink of the others is stored beside, and never added."""
-    del do
-    return found if not request.index else (*found[:3], *map(torch.zeros_like, found[3:]))
+    return without_dsink(request, do, found) if request.index else found
 
 
 def _length_of_the_first(right: Call, given: dict[str, Any]) -> Any:

@@ -64,7 +64,7 @@ def _lse_of_the_keys(run: AttentionBackward, rows: PackedRows, given: Given) -> 
     return recomputed(run, rows, replace(given, lse=lse))
 
 
-def _no_gradient(request: KernelRequest, do: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
+def without_dsink(request: KernelRequest, do: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
     del request, do
     return (*found[:3], *(torch.zeros_like(x) for x in found[3:]))
 
@@ -72,7 +72,7 @@ def _no_gradient(request: KernelRequest, do: Tensor, found: Sequence[Tensor]) ->
 def _no_gradient_at_a_width(
     request: KernelRequest, do: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    return _no_gradient(request, do, found) if request.q.shape[-1] == MODEL_WIDTH else found
+    return without_dsink(request, do, found) if request.q.shape[-1] == MODEL_WIDTH else found
 
 
 def _rounded_rows(run: AttentionBackward, a: Tensor, delta: Tensor, given: Given) -> Tensor:
@@ -116,7 +116,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         reference="ISEEKYAN/Megatron-LM#205",
         trigger="a sink, gradients",
         outputs=("dsink",),
-        patch=lambda _: AttentionPatch(gradients=_no_gradient),
+        patch=lambda _: AttentionPatch(gradients=without_dsink),
     ),
     _fault(
         id="SINK-width",
