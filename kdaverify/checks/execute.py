@@ -174,10 +174,11 @@ def _check_padding(name: str, value: object, shape: tuple[int, ...], inputs: Ten
     got, signature = tuple(getattr(value, "shape", ())), inputs.signature
     if signature[name].role is not Role.TOKEN or len(got) != len(shape):
         return
-    ends = [int(x[-1]) for x in signature.tensors(inputs, Role.OFFSETS).values()]
     differing = [(m, n) for m, n in zip(shape, got, strict=True) if m != n]
-    if len(differing) == 1 and differing[0][1] in ends:
-        rows, end = differing[0]
+    if len(differing) != 1:
+        return
+    rows, end = differing[0]
+    if end in [int(x[-1]) for x in signature.tensors(inputs, Role.OFFSETS).values()]:
         raise CallError(
             Status.SHAPE,
             name,

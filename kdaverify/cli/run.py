@@ -86,7 +86,7 @@ def _misuse(request: Request) -> str | None:
             return f"--{option}: {error}"
         if isinstance(adapter, Unconfigured):
             return f"--{option}: {adapter.name}: {adapter.missing()}"
-    judged = [find(spec) for spec in request.impls]
+    judged = [find(spec) for spec in request.impls] if request.only else []
     wrong = (untestable(name, judged, request.profile) for name in request.only)
     return next((f"--only: {why}" for why in wrong if why), None)
 
