@@ -253,4 +253,15 @@ FAULTS: Final = (
         ("y",),
         lambda _: counted_in_16_bits,
     ),
+    _norm(
+        "NORM-weight",
+        "a weight of small mean is taken for one stored less 1",
+        "class: a convention guessed from the data",
+        "A",
+        "a weight near 0",
+        ("y",),
+        lambda _: (
+            lambda x, z, w, eps, name: right(x, z, w + (w.mean() < 0.3).to(w.dtype), eps, name)
+        ),
+    ),
 )

@@ -119,6 +119,7 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "CONV-block": _forward(T=1030, D=2),
     "CONV-rows": _forward(B=1, T=65539, D=1, state="absent"),
     "NORM-rows": _forward(B=1, T=65539, H=1, V=2),
+    "NORM-weight": _forward(B=1, T=4, H=1, V=8, value="centred-weight"),
     "LAYER-fp64": ("laws", {}, {"law": "float64"}),
 }
 """By id: property, fields of the problem beside those of BASES, detail."""

@@ -33,42 +33,51 @@ DEEP: Final = (
 )
 """Gates where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, at the minimum of SiLU,
 and on the positive side."""
-Pair = tuple[Tensor, Tensor]
+Drawn = tuple[Tensor, Tensor, Tensor]
+"""Values in float64: of x and gate [B, T, H, V] and of the weight [V]."""
 
 
-def _normal(x: Tensor, z: Tensor) -> Pair:
-    return x, z
+def _normal(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
+    return x, z, 1 + w / 2
+
+
+def _centred(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
+    """A norm that takes weights around 0 for weights stored less 1 adds 1 to these."""
+    return x, z, w / 8
 
 
 def _rows(x: Tensor) -> Tensor:
     return torch.arange(x.numel() // x.shape[-1]).view(*x.shape[:-1], 1)
 
 
-def _zero_rows(x: Tensor, z: Tensor) -> Pair:
-    return torch.where(_rows(x) % 2 == 0, 0.0, x), z
+def _zero_rows(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
+    """A backward that divides y by the weight to recover the normalised row is wrong there."""
+    at = torch.arange(len(w)) % 3 == 0
+    return torch.where(_rows(x) % 2 == 0, 0.0, x), z, torch.where(at, 0.0, 1 + w / 2)
 
 
-def _single(x: Tensor, z: Tensor) -> Pair:
+def _single(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
     """One large element a row, at another place in each."""
     at = torch.arange(x.shape[-1]) == _rows(x) % x.shape[-1]
-    return torch.where(at, 2.0**8, x * 2.0**-6), z
+    return _normal(torch.where(at, 2.0**8, x * 2.0**-6), z, w)
 
 
-def _deep(x: Tensor, z: Tensor) -> Pair:
+def _deep(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
     target = torch.tensor(DEEP, dtype=torch.float64)
-    return x, target[torch.arange(z.numel()) % len(target)].view(z.shape) * (1 + z * 2.0**-10)
+    at = torch.arange(z.numel()) % len(target)
+    return _normal(x, target[at].view(z.shape) * (1 + z * 2.0**-10), w)
 
 
-def _scaled(exponent: int) -> Callable[[Tensor, Tensor], Pair]:
-    return lambda x, z: (x * 2.0**exponent, z)
+def _scaled(exponent: int) -> Callable[[Tensor, Tensor, Tensor], Drawn]:
+    return lambda x, z, w: _normal(x * 2.0**exponent, z, w)
 
 
-def _mixed(x: Tensor, z: Tensor) -> Pair:
+def _mixed(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
     """Rows from 2^-10 to 2^8: each has its own root."""
-    return x * torch.exp2((_rows(x) % 19 - 10).double()), z
+    return _normal(x * torch.exp2((_rows(x) % 19 - 10).double()), z, w)
 
 
-REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor], Pair]]]] = {
+REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]]]] = {
     "normal": ("ordinary values", _normal),
     "small": ("rows whose mean square is as large as eps", _scaled(-9)),
     "zero-rows": (
@@ -79,6 +88,7 @@ REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor], Pair]]]] = {
     "deep": ("gates from -1e4 to 1e4: sigmoid underflows, exp(-z) overflows", _deep),
     "large": ("rows of 2^10", _scaled(10)),
     "mixed": ("rows of sizes from 2^-10 to 2^8", _mixed),
+    "centred-weight": ("weights of both signs, near 0", _centred),
 }
 
 
@@ -103,7 +113,9 @@ class GatedNormProblem(Canonical):
     rank: Literal[2, 3, 4] = 4
     eps: float = Field(default=1e-6, gt=0)
     activation: Literal["silu", "sigmoid"] = "silu"
-    value: Literal["normal", "small", "zero-rows", "single", "deep", "large", "mixed"] = "normal"
+    value: Literal[
+        "normal", "small", "zero-rows", "single", "deep", "large", "mixed", "centred-weight"
+    ] = "normal"
 
     @property
     def regime(self) -> str:
@@ -119,12 +131,10 @@ class GatedNormProblem(Canonical):
             return torch.from_numpy(Stream(self.seed, self.op, name).normal(*shape))
 
         shape = (self.B, self.T, self.H, self.V)
-        x, gate = REGIMES[self.value][1](drawn("x", *shape), drawn("gate", *shape))
+        x, gate, weight = REGIMES[self.value][1](
+            drawn("x", *shape), drawn("gate", *shape), drawn("weight", self.V)
+        )
         cast: dict[str, Any] = {"dtype": TORCH[self.dtype]}
-        weight = 1 + drawn("weight", self.V) / 2
-        if self.value == "zero-rows":
-            # A backward that divides y by the weight to recover the normalised row is wrong there.
-            weight[::3] = 0.0
         return GatedNormCall(
             x.to(**cast), gate.to(**cast), weight.to(**cast), self.eps, self.activation, self.rank
         )
