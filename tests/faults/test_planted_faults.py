@@ -67,6 +67,7 @@ def missed(name: str, suite: str) -> list[str]:
     return [] if met.killer else [f"{len(met.tested)} cases", *met.dismissed, *met.trouble]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_kernel_passes_every_suite(apart: ProcessPoolExecutor, name: str) -> None:
     row = apart.submit(judged, name).result()
