@@ -36,10 +36,9 @@ SECONDS, ENOUGH = 600, 180
 # there are forty of them; `make nightly` runs all.
 TURNS = {"interpreted": 1, "native": 3}
 
-# Its reference ensemble walks token by token, so that it alone costs twice what `eager` does. Each
-# third commit runs it, and no interpreted one then; the suites and its contract are what `eager`
-# and the ports of tests/plugin are tested with by every commit.
-LONG, EACH = "eager-recurrent", 3
+# Its reference ensemble walks token by token, so that it costs twice what all others of ours do
+# together. A commit judges it on a share of smoke instead, in tests/plugin/test_right_kernels.py.
+LONG = "eager-recurrent"
 
 
 class Row(NamedTuple):
@@ -91,14 +90,11 @@ def _left_out(listings: list[Listing]) -> set[str]:
         by_mode.setdefault(find(name).environment()["mode"], []).append(name)
     commit = git(Path(__file__).parent, "rev-parse", "HEAD")
     place = lambda name: hashlib.sha256(f"{commit} {name}".encode()).digest()  # noqa: E731
-    its_turn = place(LONG)[0] % EACH == 0
-    turns = TURNS | ({"interpreted": 0} if its_turn else {})
-    left = {
+    return {LONG} | {
         name
         for mode, names in by_mode.items()
-        for name in sorted(names, key=place)[turns.get(mode, 0) :]
+        for name in sorted(names, key=place)[TURNS.get(mode, 0) :]
     }
-    return left if its_turn else left | {LONG}
 
 
 def _sessions(listings: list[Listing]) -> list[list[Listing]]:

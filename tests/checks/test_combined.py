@@ -68,12 +68,14 @@ def _judged(fault: ShapeFault | None, row: CombinationRow) -> list[Outcome]:
     return combined(Shaped(fault) if fault else RIGHT, row.problem, direction=row.direction)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_row_shows_it_and_no_other_question_has_these_properties(fault: ShapeFault) -> None:
     assert not [call for call in _others(fault.profile) if fault.shows(call)]
     assert any(outcome.status.rejects for row in _rows(fault) for outcome in _judged(fault, row))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_the_right_kernel_passes_there(fault: ShapeFault) -> None:
     outcomes = [outcome for row in _rows(fault)[:1] for outcome in _judged(None, row)]

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.whole_run
 ROWS = [JOINT.join(row.values()) for row in covering_rows()]
 SHARE = {"smoke": 24, "acceptance": 160}
 """Every so many cases of a profile: some ten of each."""
+PARTS = 12
+"""Of a session that is judged part by part, one a commit."""
 WRONG = [
     (axis, value, truth)
     for axis in ("layout", "state", "gate", "beta", "scale")
@@ -32,7 +34,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("profile", SHARE)
 @pytest.mark.parametrize("row", ROWS)
 def test_no_combination_of_conventions_is_rejected(row: str, profile: str) -> None:
@@ -48,6 +50,14 @@ def test_no_kernel_is_called_outside_its_declared_domain(name: str) -> None:
     )
     assert found.rejected == [] and found.statuses["PASS"] > 5
     assert found.statuses["SKIP"] <= 0.1 * found.statuses.total()
+
+
+@pytest.mark.rotates(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_token_loop_passes_smoke(part: int) -> None:
+    """Of ours the one whose tolerances cost most: all parts are its session."""
+    found = judged(Run("eager-recurrent", "smoke", PARTS, part))
+    assert found.rejected == [] and found.statuses["PASS"] > 5
 
 
 @pytest.mark.parametrize(("axis", "value", "truth"), WRONG)

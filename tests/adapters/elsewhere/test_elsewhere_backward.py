@@ -77,6 +77,7 @@ def rejected(outcomes: list[Outcome]) -> dict[str, Status]:
     }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("framework", "packed"), [("jax", PACKED), ("torch", DENSE)])
 def test_a_conforming_token_loop_passes_there_and_back(
     named: Named, framework: str, packed: Problem
@@ -102,6 +103,7 @@ def test_a_conforming_token_loop_passes_there_and_back(
     assert rejected(self_consistency(adapter, DENSE)) == {}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     ("framework", "function", "wrong"),
@@ -159,6 +161,7 @@ def test_a_backward_of_its_own_is_judged_in_place_of_the_framework_s(named: Name
         )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("backward", "said"),
     [
