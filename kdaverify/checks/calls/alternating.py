@@ -15,12 +15,13 @@ HALF = 0.5
 
 
 def _alternating(
-    case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCase]
+    case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCase], *, decode: bool = False
 ) -> list[Outcome]:
     other = change(case)
-    before = {name: tensor.clone() for name, tensor in case.run().items()}
-    between = other.judged(other.run())
-    again = case.run()
+    call, call_other = (each.step if decode else each.run for each in (case, other))
+    before = {name: tensor.clone() for name, tensor in call().items()}
+    between = other.judged(call_other())
+    again = call()
     if not any(outcome.status.rejects for outcome in between):
         # what a kernel kept may be of a call before both
         between += [one for one in case.judged(before) if one.status.rejects]
@@ -41,6 +42,10 @@ def _state(case: CallRuleCase) -> CallRuleCase:
     return replace(
         case, problem=case.beside(state="random" if case.problem.state == "absent" else "absent")
     )
+
+
+def _batch(case: CallRuleCase) -> CallRuleCase:
+    return replace(case, problem=case.beside(B=case.problem.B + 1))
 
 
 def _packing(case: CallRuleCase) -> CallRuleCase:
@@ -86,6 +91,22 @@ def _rule(
     )
 
 
+def _decode_rule(
+    name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase]
+) -> CallRule:
+    return CallRule(
+        f"alternating-{name}-step",
+        f"calls of the decode entry point that differ in {differ}, in turns",
+        exposes,
+        partial(_alternating, change=change, decode=True),
+        size="one",
+        packed=False,
+        sequences=True,
+        decode=True,
+        costly=True,
+    )
+
+
 RULES = (
     _rule(
         "scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)", _scale
@@ -114,4 +135,12 @@ RULES = (
         _option,
         sequences=False,
     ),
+    _decode_rule("scale", "the scale", "the scale of the call that was captured", _scale),
+    _decode_rule(
+        "state",
+        "whether there is an initial state",
+        "a pool of states kept by shape, which a call without a state continues from",
+        _state,
+    ),
+    _decode_rule("batch", "the number of sequences", "slots and grids of the call before", _batch),
 )

@@ -91,7 +91,14 @@ class CallRuleCase:
         )
 
     def step(self) -> Tensors:
-        """The outputs of one call of the decode entry point."""
+        """The outputs of one call of the decode entry point.
+
+        Raises:
+            Unreachable: the implementation takes no single token: the problem was moved into its
+                domain, and a decode kernel is called with one token alone.
+        """
+        if getattr(self.problem, "T", 1) != 1:
+            raise Unreachable("it takes no single token")
         return execute(self.adapter, self.inputs, self.exposed, entry=self.adapter.step).outputs
 
     def run(

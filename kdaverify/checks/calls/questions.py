@@ -78,11 +78,13 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
     """
     if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
         return False
-    of_sequences = bool(adapter.operator.signature.names(Role.OFFSETS))
+    signature = adapter.operator.signature
+    of_sequences, of_states = (bool(signature.names(role)) for role in (Role.OFFSETS, Role.STATE))
     return (
         (adapter.differentiable or not rule.backward)
         and rule.channel not in adapter.barriers
         and (of_sequences or not rule.sequences)
+        and (of_states or not rule.decode)
     )
 
 

@@ -30,6 +30,8 @@ class CallRule:
         size: of the problem it is tested on.
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
+        decode: about the decode entry point: tested on operators with a state that one token
+            continues from.
         offsets: about the offsets of a pack alone: tested on whatever packs, by one list of them or
             several.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
@@ -55,6 +57,7 @@ class CallRule:
     size: Size = "tiny"
     packed: bool = True
     sequences: bool = False
+    decode: bool = False
     offsets: bool = False
     aligned: bool = False
     spare: bool = True

@@ -14,6 +14,7 @@ from kdaverify.checks.calls import (
     lifetimes,
     packs,
     repeated,
+    steps,
     surroundings,
     views,
 )
@@ -21,6 +22,7 @@ from kdaverify.checks.calls.rule import CallRule
 
 MODULES: Final = (
     repeated,
+    steps,
     lifetimes,
     alternating,
     autograd,

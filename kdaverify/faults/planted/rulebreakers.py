@@ -28,15 +28,24 @@ def right(x: Inputs) -> Outputs:
 
 def port(patch: Patch, **declared: Any) -> Adapter:
     """A kernel that keeps a dict between its calls."""
-    kept: dict[Any, Any] = {}
-
-    @kernel(
+    return kernel(
+        _function(patch),
         name="port",
         contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"},
         packing="cu_seqlens",
         dtypes=DTYPES,
         **declared,
     )
+
+
+def decoding(patch: Patch) -> Adapter:
+    """A right kernel with a decode entry point of its own."""
+    return port(lambda x, _: right(x), step=_function(patch))
+
+
+def _function(patch: Patch) -> Callable[..., Outputs]:
+    kept: dict[Any, Any] = {}
+
     def call(
         q: Tensor,
         k: Tensor,
@@ -127,6 +136,27 @@ def demands(alignment: int) -> Patch:
         return right(x)
 
     return patch
+
+
+def tiled_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Value head j reads key head j mod H."""
+    heads = torch.arange(x.HV) % x.H
+    return right(replace(x, q=x.q[:, :, heads], k=x.k[:, :, heads]))
+
+
+def pooled(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """Continues from a pool of states, kept by shape and not cleared where there is no state."""
+    state = x.initial_state if x.initial_state is not None else kept.get(x.v.shape)
+    o, final = right(replace(x, initial_state=state))
+    kept[x.v.shape] = final.float()
+    return o, final
+
+
+def slots_of_the_first_batch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """As many sequences as the first call had are computed."""
+    o, final = right(x)
+    slots = kept.setdefault("slots", x.B)
+    return o, torch.where(torch.arange(x.B)[:, None, None, None] < slots, final, 0.0)
 
 
 def int32_offsets(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -415,6 +445,7 @@ def twin(kernel: Adapter) -> Adapter:
 BROKEN: dict[str, Callable[[], Adapter]] = {
     "repeated": lambda: port(wrong_at_times),
     "repeated-step": lambda: port(wrong_at_times),
+    "step": lambda: decoding(tiled_heads),
     "repeated-backward": lambda: Derived(derived_wrong_at_times),
     "repeated-real": lambda: port(wrong_at_times),
     "repeated-real-backward": lambda: Derived(derived_wrong_at_times),
@@ -434,6 +465,9 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
         )
     ),
     "alternating-option": Optioned,
+    "alternating-scale-step": lambda: decoding(remembers(lambda x: x.q.shape, "scale")),
+    "alternating-state-step": lambda: decoding(pooled),
+    "alternating-batch-step": lambda: decoding(slots_of_the_first_batch),
     "recorded-forward": lambda: port(other_when_recorded),
     "inference-mode": lambda: port(other_for_inference),
     "frozen-inputs": lambda: port(freed),

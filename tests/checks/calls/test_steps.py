@@ -1,0 +1,60 @@
+"""Rules of the decode entry point: a wrong decode kernel beside a right prefill keeps the rule of
+equal calls, and conforming ones keep all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+import torch
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.registry import find
+from kdaverify.checks.calls import RULES, questions
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.faults.adapter import DELTA, GDN
+from kdaverify.faults.conforming_kernels import CONV
+from kdaverify.faults.planted.rulebreakers import BROKEN, decoding, port, right
+
+DECODE: Final = [rule.name for rule in RULES.values() if rule.decode]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def tested(adapter: Adapter, *rules: str) -> list[Outcome]:
+    return [
+        outcome
+        for one in questions(adapter, "smoke")
+        if one.rule.name in rules
+        for outcome in check("calls", adapter, one.problem, one.detail)
+    ]
+
+
+@pytest.mark.parametrize("rule", DECODE)
+def test_a_wrong_decode_kernel_gives_the_same_bits_in_equal_calls(rule: str) -> None:
+    assert {outcome.status for outcome in tested(BROKEN[rule](), "repeated-step")} == {Status.PASS}
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [EAGER, GDN, DELTA, decoding(lambda x, _: right(x)), find(CONV[0])],
+    ids=lambda adapter: adapter.name,
+)
+def test_conforming_kernels_keep_every_rule(adapter: Adapter) -> None:
+    found = tested(adapter, *DECODE)
+    assert {str(outcome.message) for outcome in found if outcome.status is Status.SKIP} <= {
+        "its operator has no scale"
+    }
+    assert {outcome.status for outcome in found} - {Status.SKIP} == {Status.PASS}
+
+
+def test_a_kernel_of_whole_chunks_is_not_called_to_decode() -> None:
+    found = tested(port(lambda x, _: right(x), length_multiple=64), *DECODE)
+    assert {outcome.status for outcome in found} == {Status.SKIP}
