@@ -19,11 +19,11 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_worker_a_session() -> None:
-    """Sessions under test that take every core would take those of the other tests: a worker more
-    costs 4 s of CPU to start. What several workers change is tested where a test requests them.
+def no_worker_a_session() -> None:
+    """Sessions under test that take every core would take those of the other tests: a worker costs
+    4 s of CPU to start. What workers change is tested where a test requests them.
     """
-    os.environ["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "1"
+    os.environ["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

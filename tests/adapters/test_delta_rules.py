@@ -62,7 +62,7 @@ def test_every_shipped_one_is_tested_here() -> None:
 
 
 @pytest.mark.whole_run
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(14)
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_a_control_passes(name: str, dtype: str) -> None:
     adapter = installed(name)

@@ -35,6 +35,7 @@ def rejected(adapter: FunctionAdapter, *, most: int) -> list[str]:
     return found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CONFORMING)
 def test_the_seesaw_is_within_the_tolerances_of_its_contract(name: str) -> None:
     assert not rejected(getattr(emulated_attention, name), most=1)

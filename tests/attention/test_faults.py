@@ -232,6 +232,7 @@ SHOWN_BY = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", SHOWN_BY)
 def test_the_diagnosis_names_it_first(name: str) -> None:
     fault, case = FAULTS[name], SHOWN_BY[name]

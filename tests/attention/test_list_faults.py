@@ -74,6 +74,7 @@ def test_scales_of_the_first_call_show_in_the_second() -> None:
     assert failure(adapter, PropertyCase("forward", problem.replace(seed=9))) is not None
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("host", CACHES)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_the_right_kernel_is_accepted(host: str, dtype: str) -> None:
@@ -95,6 +96,7 @@ def test_a_scale_in_bf16_is_right_where_it_is_declared() -> None:
     assert _shown(adapter, "bf16") == ""
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["lists-4", "attention-Q2", "fp8-1", "lists-14", "lists-20"])
 def test_the_diagnosis_names_it_first(name: str) -> None:
     fault, adapter = FAULTS[name], find(f"fault:{name}")

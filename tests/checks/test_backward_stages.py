@@ -95,6 +95,7 @@ def test_of_a_wrong_gradient_the_forward_s_stages_are_tested_first() -> None:
     assert first_wrong(both, tested, backward=True) == "state"
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", CONFORMING)
 @pytest.mark.parametrize("gate", GATES)
 def test_conforming_stages_pass(gate: str, dtype: str) -> None:

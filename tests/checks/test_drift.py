@@ -79,6 +79,7 @@ def test_a_decay_that_rounds_is_a_bias() -> None:
     assert growth.bias > 0.95
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_eager_does_not_drift(dtype: Dtype) -> None:
     assert statuses(find("eager"), memory(dtype)) == BOTH
@@ -88,6 +89,7 @@ def test_a_recurrent_kernel_is_held_against_recurrent_ones() -> None:
     assert statuses(find("eager-recurrent"), memory("fp32", tokens=1024)) == BOTH
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("probe", ["held", "faint", "writes"])
 def test_a_right_kernel_passes_every_probe(probe: str) -> None:
     assert statuses(right, memory(tokens=1024, probe=probe)) == BOTH

@@ -67,6 +67,7 @@ def rejected(adapter: Eager, problem: Problem = DENSE, **tested: Any) -> dict[st
     }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
     "problem",

@@ -51,6 +51,7 @@ def test_the_backward_of_the_contract_passes() -> None:
     assert rejected(Staged(BACKWARD)) == set()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["eager", "eager-recurrent"])
 @pytest.mark.parametrize("of", ["both", "o", "final_state"])
 def test_autograd_passes_in_every_format(name: str, of: str) -> None:

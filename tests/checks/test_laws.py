@@ -56,6 +56,7 @@ def conforming_ones(impl: str, problem: Problem) -> Adapter:
     return right
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("impl", ["eager", "eager-recurrent"])
 @pytest.mark.parametrize("law", LAWS)
 def test_conforming_kernels_keep_every_law(law: str, impl: str) -> None:
@@ -79,6 +80,7 @@ def test_calls_that_are_only_written_down_break_no_law(law: str) -> None:
     assert {outcome.status for outcome in outcomes} <= {Status.SKIP}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("gates", ["head", "none"])
 @pytest.mark.parametrize("law", LAWS)
 def test_kernels_of_fewer_gates_keep_every_law_that_is_theirs(law: str, gates: Gates) -> None:

@@ -56,6 +56,7 @@ def test_every_probe_has_a_planted_fault() -> None:
     assert FAULTS.keys() == PROBES.keys()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("preset", JUDGED)
 @pytest.mark.parametrize("name", SHORT)
 def test_every_fault_is_ten_times_over_what_is_allowed_and_over_the_right_kernel(

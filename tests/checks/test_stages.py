@@ -96,6 +96,7 @@ CONFORMING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", CONFORMING)
 @pytest.mark.parametrize("gate", GATES)
 def test_conforming_stages_pass(gate: str, dtype: str) -> None:

@@ -38,7 +38,7 @@ def test_every_tutorial_has_commands() -> None:
     assert all([page for page, _ in COMMANDS].count(page) >= 3 for page in PAGES)
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates
 @pytest.mark.parametrize(("page", "number"), COMMANDS)
 def test_every_command_of_a_tutorial_prints_what_it_shows(
     page: str, number: int, tmp_path: Path

@@ -128,6 +128,7 @@ def test_every_stage_can_be_called_by_itself(fault: Fault) -> None:
     assert {name for call in calls.values() for name in call.gives} == set(written)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fault", GRADED, ids=named)
 def test_a_weaker_fault_has_a_smaller_effect(fault: Fault) -> None:
     trigger = TRIGGERS[fault.id]

@@ -38,6 +38,7 @@ def test_a_fault_is_rejected_where_its_twin_passes(fault: Fault) -> None:
     assert failure(host_of(fault).right(fault), case) is None
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("operator", [*BASES])
 def test_conforming_kernels_pass_where_faults_show(operator: str) -> None:
     plain = [fault for fault in OTHERS if fault.operator == operator]
@@ -49,6 +50,7 @@ def test_conforming_kernels_pass_where_faults_show(operator: str) -> None:
                 assert failure(kernel, case) is None, (spec, fault.id)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["GDN-D3", "GDN-D22", "CONV-C9", "CONV-C21", "NORM-N11"])
 def test_the_diagnosis_names_it_first(name: str) -> None:
     fault = FAULTS[name]

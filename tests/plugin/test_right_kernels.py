@@ -42,7 +42,7 @@ def test_no_combination_of_conventions_is_rejected(row: str, profile: str) -> No
     assert found.rejected == [] and found.statuses["PASS"] > 5
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", DOMAINS.names)
 def test_no_kernel_is_called_outside_its_declared_domain(name: str) -> None:
     found = judged(

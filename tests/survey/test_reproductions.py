@@ -47,7 +47,7 @@ def other_release(finding: Finding) -> str:
     return ""
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("finding", read_findings(FOLDER), ids=lambda finding: finding.name)
 def test_it_prints_what_the_finding_says(finding: Finding, tmp_path: Path) -> None:
     if why := lacking(finding) or other_release(finding):

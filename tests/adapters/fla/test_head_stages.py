@@ -64,6 +64,7 @@ def test_in_float64_the_stages_are_the_gated_delta_rule(make_problem: MakeProble
         assert torch.allclose(back[name], exact, rtol=1e-10, atol=1e-11), name
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ["fla-gdn", "triton_npu-gdn"])
 @pytest.mark.parametrize("feed", FEEDS)
 def test_every_stage_function_is_conforming(
@@ -123,6 +124,7 @@ def without_end(written: dict[str, Tensor]) -> Named:
     return {**written, "dG_part": part}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("stage", "change"),
     [

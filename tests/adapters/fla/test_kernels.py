@@ -35,6 +35,7 @@ def statuses(adapter: Adapter, make_problem: MakeProblem, **changes: object) -> 
     return {outcome.status for outcome in forward(adapter, problem)}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CHUNKS)
 @pytest.mark.parametrize(
     "changes",
@@ -60,6 +61,7 @@ def test_the_recurrences_pass_too(
     assert "fused_recurrent" in house(name).proof()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_option_gives_what_the_plain_call_gives(
     house: House, make_problem: MakeProblem, variant: str
@@ -69,6 +71,7 @@ def test_every_option_gives_what_the_plain_call_gives(
     assert "triton_ascend" in other.proof()
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", RECURRENT_VARIANTS)
 def test_what_a_recurrence_activates_and_normalises_itself_passes(

@@ -58,6 +58,7 @@ def test_a_broken_rule_is_found_in_a_worker_process(several: Isolated, rule: str
     assert any(outcome.status.rejects for outcome in found), found
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", [*INSIDE, *OUTSIDE])
 def test_a_right_kernel_keeps_every_rule_there(several: Isolated, rule: str) -> None:
     found = outcomes(rule, several.variants()["right"])

@@ -51,6 +51,7 @@ def test_tails_of_widths_are_found_at_other_widths_alone(fault: str) -> None:
     assert not rejecting(adapter, changes={"K": 8, "V": 4})
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("adapter", [RIGHT, EAGER, Derived()], ids=["port", "eager", "derived"])
 def test_right_kernels_keep_every_rule_about_memory(adapter: Adapter) -> None:
     assert rejecting(adapter) == set()

@@ -52,6 +52,7 @@ def rejected(outcomes: list[Outcome]) -> bool:
     return any(outcome.status.rejects for outcome in outcomes)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("rule", "race"),
     [
@@ -71,6 +72,7 @@ def test_a_long_path_that_breaks_a_rule_about_memory_is_not_found_in_short_calls
     assert not rejected(result_of(rule, BROKEN[of_long_calls(RULES[rule]).name]()))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", OF_LONG_CALLS)
 def test_right_kernels_keep_every_rule_about_memory_in_long_calls(rule: str) -> None:
     for adapter in (RIGHT, EAGER, OTHERWISE):
@@ -79,6 +81,7 @@ def test_right_kernels_keep_every_rule_about_memory_in_long_calls(rule: str) -> 
         } == {Status.PASS}, adapter.name
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("rule", "adapter"),
     [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-real-backward", Derived())],

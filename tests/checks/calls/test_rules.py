@@ -61,6 +61,7 @@ def test_a_broken_rule_is_found_in_long_calls(rule: str) -> None:
     assert is_rejected(rule)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
     reported = {(outcome.status, outcome.message) for outcome in outcomes_of(rule, RIGHT)}
@@ -69,6 +70,7 @@ def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
     }, reported
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "rule", [rule for rule in BROKEN if RULES[rule].backward and RULES[rule].size != "real"]
 )

@@ -141,6 +141,7 @@ def test_weights_of_0_times_nan_are_a_declared_convention(dtype: str) -> None:
     assert "declare unused='finite'" in found.message
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("name", "unused"), [("values times 0", "finite"), ("values masked", "anything")]
 )

@@ -65,7 +65,7 @@ def case_tested(kernel: Any, name: str) -> Iterator[list[Outcome]]:
         yield PROPERTIES[name].check(kernel, problem, **({"of": "both"} if gradients else {}))
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("tested", ["panel", "gradients"])
 def test_a_right_port_passes(name: str, tested: str) -> None:
