@@ -67,6 +67,7 @@ def test_a_conforming_token_loop_passes_there_and_back(
     assert rejected(forward(port, problem)) == rejected(gradients(port, problem, of="both")) == {}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("problem", [DENSE, DENSE.replace(dtype="bf16")], ids=["fp32", "bf16"])
 def test_its_gradients_are_consistent_with_its_outputs(problem: Problem) -> None:
     assert rejected(self_consistency(adapter(jax_kda.compiled), problem)) == {}
@@ -82,6 +83,7 @@ def test_float64_keeps_its_type_though_jax_would_not() -> None:
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("function", "wrong"), [("wrong_dbeta", "dbeta"), ("lost_dg", "dg")])
 def test_a_wrong_custom_vjp_is_rejected_by_the_name_of_its_gradient(

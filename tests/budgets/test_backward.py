@@ -44,6 +44,7 @@ CONTRACTS = (
 )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("pack", [{}, {"T": 90, "lengths": (0, 40, 33, 1)}], ids=["dense", "pack"])
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_every_member_and_every_draw_stays_near_the_definition(

@@ -253,6 +253,7 @@ def test_a_substitution_of_single_terms_is_exact() -> None:
     )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("T", [1, 20, 75])
 @pytest.mark.parametrize(
     ("contract", "io"),

@@ -75,6 +75,7 @@ PLANTED: dict[str, tuple[str, BackwardStages | tuple[str, Change], dict[str, Any
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_reported_of_its_stage_alone(name: str) -> None:
     wanted, fault, changes = PLANTED[name]

@@ -84,6 +84,7 @@ def test_the_embedded_kernels_pass_on_every_input(name: str, problem: Problem, o
     ]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_a_derivative_off_by_one_in_a_thousand_is_rejected_by_its_name(name: str) -> None:
     wrong = Changed(lambda found: replace(found, **{name: 1.001 * getattr(found, name)}))

@@ -72,6 +72,7 @@ def test_every_fault_is_ten_times_over_what_is_allowed_and_over_the_right_kernel
         )
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("preset", CONFORMING)
 def test_a_conforming_kernel_that_sums_in_an_order_of_its_own_passes_every_probe(
     preset: str,

@@ -72,6 +72,7 @@ def test_the_smallest_failure_in_which_no_output_of_the_first_fails_is_diagnosed
     assert ["V4:" in said or "O2:" in said for said in found.values()] == [True, True]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("bug", "changes"),
     [

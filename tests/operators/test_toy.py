@@ -15,6 +15,8 @@ from kdaverify.checks.gradients import gradients
 from kdaverify.checks.localise import localise
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.cli.gate import gate
+from kdaverify.cli.report import report
 from kdaverify.operator import BOTH, OPERATORS, operator_named, problem_from_json
 from kdaverify.operators.pipeline_kernel import PipelineKernel
 from kdaverify.verdicts.record import read
@@ -67,11 +69,8 @@ def test_a_session_accepts_the_right_kernel_and_rejects_every_fault(tmp_path: Pa
         "db",
         "dbias",
     }
-    assert kdaverify("gate", str(tmp_path / "record.jsonl")) == 1
-    assert (
-        kdaverify("report", str(tmp_path / "record.jsonl"), "--html", str(tmp_path / "page.html"))
-        == 0
-    )
+    assert gate([tmp_path / "record.jsonl"]) == 1
+    assert report([tmp_path / "record.jsonl"], html=tmp_path / "page.html") == 0
     assert "toy-first-tile" in (tmp_path / "page.html").read_text()
 
 

@@ -73,6 +73,7 @@ def test_what_ships_occurs_two_at_a_time_in_smoke_and_three_at_a_time_in_accepta
     assert occurs(wanted, rows(eager, "acceptance"), min(3, len(wanted)))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", DOMAINS.names)
 @pytest.mark.parametrize("profile", ["smoke", "acceptance"])
 def test_what_a_domain_excludes_is_in_no_row_and_every_row_says_what_it_holds(

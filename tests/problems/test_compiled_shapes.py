@@ -33,6 +33,7 @@ def kernels(rows: list[CombinationRow]) -> set[tuple[object, ...]]:
     }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("profile", "share"), [("smoke", 0.9), ("acceptance", 0.65)])
 def test_every_combination_is_tested_with_fewer_kernels(profile: str, share: float) -> None:
     every = space(find("eager"), profile)

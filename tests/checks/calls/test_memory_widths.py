@@ -44,6 +44,7 @@ def rejecting(adapter: Adapter, *, changes: dict[str, Any] | None = None) -> set
     }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("fault", FAULTS)
 def test_tails_of_widths_are_found_at_other_widths_alone(fault: str) -> None:
     adapter = FAULTS[fault]()
