@@ -71,10 +71,17 @@ def crossed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     return right(x, z, w, eps, name)
 
 
-def in_groups(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
-    half = max(1, x.shape[-1] // 2)
-    parts = [part * root(part, eps) for part in x.split(half, -1)]
+def in_groups(
+    x: Tensor, z: Tensor, w: Tensor, eps: float, name: str, *, width: int | None = None
+) -> Tensor:
+    parts = [part * root(part, eps) for part in x.split(width or max(1, x.shape[-1] // 2), -1)]
     return torch.cat(parts, -1) * w * act(z, name)
+
+
+def in_heads(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """A row of several heads of 128 is normalised by head."""
+    V = x.shape[-1]
+    return in_groups(x, z, w, eps, name, width=V if V % 128 else 128)
 
 
 def renormed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
@@ -252,6 +259,15 @@ FAULTS: Final = (
         "more than 65,536 rows",
         ("y",),
         lambda _: counted_in_16_bits,
+    ),
+    _norm(
+        "NORM-groups",
+        "rows of whole heads of 128 are normalised by head",
+        "class: widths of models",
+        "B",
+        "a width of 256, 384, ...",
+        ("y",),
+        lambda _: in_heads,
     ),
     _norm(
         "NORM-weight",

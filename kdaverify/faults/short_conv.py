@@ -248,6 +248,72 @@ class LossOfBoth(Parts):
         return OfBoth.apply(y, without, states)
 
 
+@dataclass(frozen=True)
+class WholeTiles(Parts):
+    """Batch entries of whole tiles are one sequence: tiles look no further than at a tile before
+    them.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        y, states = Parts.__call__(self, x, weight, bias, *options)
+        state, cu, act = options
+        if cu is None and len(x) > 1 and x.shape[1] % 32 == 0:
+            first = None if state is None else state[:1]
+            y, _ = Parts.__call__(self, x.flatten(0, 1)[None], weight, bias, first, None, act)
+        return y.view_as(x), states
+
+
+class ByStridesOfTheGradient(torch.autograd.Function):
+    """SiLU; the backward reads z where the incoming gradient's strides put it."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return silu(z)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        rows, columns = (
+            torch.arange(size) * step for size, step in zip(dy.shape, dy.stride(), strict=True)
+        )
+        read = z.flatten()[(rows[:, None] + columns).clamp(max=max(z.numel() - 1, 0))]
+        s = torch.sigmoid(read)
+        return dy * (s + read * s * (1 - s))
+
+
+class AlsoFor(torch.autograd.Function):
+    """y, whose gradient the graph of another y gets as well, as it lies in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, other: Tensor) -> Tensor:
+        del ctx, other
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        del ctx
+        return dy, dy
+
+
+@dataclass(frozen=True)
+class StridesOfTheGradient(Parts):
+    """The gradient of a state is made by a kernel of its own, which recomputes z as if it lay as
+    the incoming gradient does.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        state, cu, act = options
+        y, states = Parts.__call__(self, x, weight, bias, *options)
+        if state is None or not act:
+            return y, states
+        others = (x.detach(), weight.detach(), None if bias is None else bias.detach())
+        misread = self.replaced(act=lambda z, _: ByStridesOfTheGradient.apply(z))
+        of_state, _ = Parts.__call__(misread, *others, *options)
+        of_others, _ = Parts.__call__(self, x, weight, bias, state.detach(), cu, act)
+        return AlsoFor.apply(of_others, of_state), states
+
+
 def by_tanh(z: Tensor, name: str | None) -> Tensor:
     return z * (0.5 + 0.5 * torch.tanh(0.5 * z)) if name else z
 
@@ -440,6 +506,24 @@ FAULTS: Final = (
         "a loss of y alone, an initial state",
         ("d_initial_state",),
         lambda _: LossOfBoth(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-tiles",
+        "batch entries of whole tiles are one sequence",
+        "class: tiles and batches",
+        "B",
+        "several batch entries, tokens a multiple of 32",
+        ("y",),
+        lambda _: WholeTiles(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-strides",
+        "the gradient of a state reads z by the strides of the incoming gradient",
+        "class: strides of incoming gradients",
+        "B",
+        "an incoming gradient that is expanded or transposed, an initial state",
+        ("d_initial_state",),
+        lambda _: StridesOfTheGradient(**vars(RIGHT)),
     ),
     _conv(
         "CONV-block",

@@ -116,9 +116,16 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "NORM-N14": _forward(),
     "NORM-L7": _gradients(),
     "CONV-loss": ("gradients", {"state": "random"}, {"of": "y"}),
+    "CONV-tiles": _forward(T=64),
+    "CONV-strides": (
+        "calls",
+        {"B": 1, "lengths": (5, 0, 7), "T": 12},
+        {"rule": "cotangent-swapped"},
+    ),
     "CONV-block": _forward(T=1030, D=2),
     "CONV-rows": _forward(B=1, T=65539, D=1, state="absent"),
     "NORM-rows": _forward(B=1, T=65539, H=1, V=2),
+    "NORM-groups": _forward(B=1, T=4, H=1, V=256),
     "NORM-weight": _forward(B=1, T=4, H=1, V=8, value="centred-weight"),
     "LAYER-fp64": ("laws", {}, {"law": "float64"}),
 }

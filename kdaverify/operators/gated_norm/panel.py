@@ -10,17 +10,25 @@ from kdaverify.operators.gated_norm.problem import REGIMES, GatedNormProblem
 
 PAST_16_BITS: Final = "past-16-bit-rows"
 """More rows than 16 bits count, and than an axis of a grid has programs."""
+SMALL_SIGMOID: Final[dict[str, Any]] = {"activation": "sigmoid", "value": "small", "eps": 1e-5}
 PANEL: Final[dict[str, dict[str, Any]]] = {
     "one-row": {"T": 1, "V": 64},
     "one-column": {"T": 5, "V": 1},
     "odd": {"B": 2, "T": 7, "H": 3, "V": 60},
     "model": {"T": 9, "H": 2, "V": 128},
-    "past-a-tile": {"T": 33, "V": 129},
+    "past-a-tile": {"T": 33, "V": 129, "rank": 3},
     "wide": {"T": 3, "V": 600},
+    "rows-of-a-model": {"T": 17, "V": 128, "rank": 2},
+    "groups-256": {"T": 17, "H": 2, "V": 256, "rank": 3, **SMALL_SIGMOID},
+    "groups-512": {"T": 5, "V": 512},
+    "groups-1024": {"B": 2, "T": 5, "V": 1024, "rank": 2},
+    "groups-2048": {"T": 1, "V": 2048, "rank": 2},
+    "batch-of-one-token": {"B": 2, "T": 1, "H": 2, "V": 129, "rank": 2, **SMALL_SIGMOID},
+    "one-token-of-a-model": {"B": 2, "T": 1, "V": 128, "rank": 3, **SMALL_SIGMOID},
     "two-axes": {"T": 65, "V": 32, "rank": 2},
     "three-axes": {"B": 2, "T": 17, "V": 32, "rank": 3},
     "sigmoid": {"B": 2, "T": 9, "H": 2, "V": 64, "activation": "sigmoid"},
-    "sigmoid-deep": {"T": 12, "V": 60, "activation": "sigmoid", "value": "deep"},
+    "sigmoid-deep": {"T": 12, "V": 60, "rank": 3, "activation": "sigmoid", "value": "deep"},
     "other-eps": {"T": 9, "V": 32, "eps": 1e-5, "value": "small"},
     "small-eps": {"T": 9, "V": 32, "eps": 1e-8, "value": "small"},
     "large-eps": {"T": 9, "V": 32, "eps": 1e-3, "value": "small"},
@@ -33,7 +41,11 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """By name: widths around tiles, ranks, both activations, usual eps and others, every regime, and
-more rows than a block of the weight's gradient sums."""
+more rows than a block of the weight's gradient sums.
+
+Widths of models, 256 to 2,048, are norms in groups of 128 to a kernel that was made for heads of
+128. Every pair of properties occurs in some problem: tokens, width, rank, activation, eps, batches
+and heads."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "many-rows": {"T": 4099, "V": 64},
     "very-wide": {"T": 5, "V": 4097},

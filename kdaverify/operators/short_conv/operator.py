@@ -112,8 +112,13 @@ class ShortConvOperator(BoundedOperator):
     ) -> Tensor:
         """Rows past the last offset mean nothing; a state of W - 1 columns gets a column 0."""
         if name in ("y", "x") and call.cu_seqlens is not None and value.shape == call.x.shape:
+            own = sum(call.lengths)
+            # Without such rows the graph stays as it is: a mask makes incoming gradients dense, and
+            # a backward that misreads their strides was accepted.
+            if own == value.shape[1]:
+                return value
             return value.masked_fill(
-                torch.arange(value.shape[1], device=value.device)[:, None] >= sum(call.lengths), 0.0
+                torch.arange(value.shape[1], device=value.device)[:, None] >= own, 0.0
             )
         if (
             name == "final_state"
@@ -204,6 +209,8 @@ class ShortConvOperator(BoundedOperator):
         }
         if not rule.packed:
             fields |= {"lengths": None, "B": 2, "T": max(fields["lengths"])}
+        elif not rule.spare:
+            fields["T"] = sum(fields["lengths"])
         return ShortConvProblem(**fields)
 
     def cost(self, problem: ShortConvProblem) -> float:

@@ -25,6 +25,21 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "tile": {"T": 64, "D": 64},
     "tile-plus-one": {"B": 2, "T": 65, "D": 33, "state": "random"},
     "tiles": {"T": 140, "D": 5, **STATEFUL},
+    "batch-of-tiles": {"B": 2, "T": 256, "D": 3, "W": 2, "activation": "none"},
+    "pack-of-tiles": {
+        "lengths": (64, 64),
+        "T": 128,
+        "D": 16,
+        "W": 3,
+        "activation": "none",
+        **STATEFUL,
+    },
+    "two-taps-of-tiles": {"T": 128, "D": 6, "W": 2, "activation": "none"},
+    "past-tiles": {"T": 70, "D": 3, "W": 3, "activation": "none"},
+    "batch-past-tiles": {"B": 2, "T": 70, "D": 16, "W": 2, "activation": "none"},
+    "few-tokens": {"T": 9, "D": 16, "W": 2, "activation": "none"},
+    "below-three-taps": {"T": 2, "D": 6, "W": 3, "activation": "none"},
+    "pack-of-one-token": {"lengths": (1,), "T": 1, "D": 16, "W": 2, "activation": "none"},
     "two-taps": {"T": 19, "D": 8, "W": 2, **STATEFUL},
     "three-taps": {"B": 2, "T": 18, "D": 5, "W": 3, **STATEFUL},
     "no-activation": {"B": 2, "T": 9, "D": 100, "activation": "none", **STATEFUL},
@@ -48,8 +63,11 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         "state": "random",
     },
 }
-"""By name. Sequences shorter than W - 1 shift old columns of the state in; empty ones keep it. Long
-ones have few channels: blocks of up to 4,096 tokens end within them."""
+"""By name. Every pair of properties occurs in some problem: batches, packs or neither, tokens
+against tiles, channels, taps, state, bias and activation. Kernels that took batches of whole tiles
+for one sequence were accepted before. Sequences shorter than W - 1 shift old columns
+of the state in; empty ones keep it. Long ones have few channels: blocks of up to 4,096 tokens end
+within them."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "every-start": {"lengths": (65,) * 64, "T": 65 * 64, "D": 4, **STATEFUL},
     "wide": {"B": 2, "T": 130, "D": 1025, **STATEFUL},
