@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from kdaverify.adapters.entry_point import Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework
 from kdaverify.adapters.kernel_adapter import KernelAdapter, OwnCalls, adapted
 from kdaverify.adapters.stages import StageCall
+from kdaverify.adapters.undeclared import advice
 from kdaverify.budgets.declared import Declared
 from kdaverify.canonical import explain
 from kdaverify.operator import DEFAULT
@@ -77,7 +79,8 @@ def kernel(
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all
             dtypes or per dtype; of other operators a name. Undeclared it is recurrent-fp64 for fp64
             and recurrent-fp32, the strictest contract, for all others: with 16-bit inputs o alone
-            is rounded then. Other operators have defaults of their own.
+            is rounded then; also with gates="head" and "none". Other operators have defaults of
+            their own.
         backward: likewise, what the backward computes with where that is another pipeline than the
             forward, as where chunks have a recurrence, or autograd in fp32, for their backward.
         layout: bthd, bhtd or thd.
@@ -101,16 +104,19 @@ def kernel(
         widths: all values of K and V that it takes; () any. Of other operators W, V, d_v or D.
         head_ratios: all values of HV / H that it takes; () any.
         square: True if it takes K = V alone.
-        gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes.
+        gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes. The
+            decay is the natural log, whatever `gate` is.
         length_multiple: of which every length is a multiple.
         longest: tokens of a sequence at most.
         device: type of the torch device that it runs on: tensors are moved there and back.
         isolate: True runs it in a worker process, False in this one; by default as the command line
             chooses.
         deterministic: False if the same call may give other bits, as sums by atomic additions do.
-        gradients: False if there is no backward to test. True is needed where few kernels of an
-            operator have one: sparse_attention.
-        step: the decode entry point, a function like this one for T = 1; by default this one.
+        gradients: False if outputs have a graph that is not to be tested; outputs without one need
+            no declaration. True is needed where few kernels of an operator have a backward:
+            sparse_attention.
+        step: the decode entry point, a plain function in the same conventions for T = 1, never
+            called on packs; by default this one.
         supports: gets a Problem; returns None or why the interface cannot take it. Prefer the
             options above where they suffice: cases are then generated inside the domain, and
             nothing is skipped.
@@ -130,8 +136,8 @@ def kernel(
         own: options of that operator by name, such as lse="2". `missing`, of all of them, returns
             why the kernel cannot run on this machine, or None.
     Returns:
-        A decorator, or the adapter where the function is given; an adapter can still be called like
-        the function.
+        A decorator, or the adapter where the function is given. It can be called like the function,
+        which is its `__wrapped__`.
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
@@ -172,14 +178,16 @@ def kernel(
 
     def decorate(decorated: Function) -> KernelAdapter:
         title = name or getattr(decorated, "__name__", type(decorated).__name__)
-        found = entry_point(title, decorated, tokens_of(gates))
+        keywords = entry_point(title, decorated, tokens_of(gates)).keywords
         read = {
-            "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
-            "initial_state": "initial_state" in found.keywords,
-            "packing": packing or packing_of(found.keywords),
+            "scale": scale or ("argument" if "scale" in keywords else "fixed"),
+            "initial_state": "initial_state" in keywords,
+            "packing": packing or packing_of(keywords),
             "padding": padding or ("undefined" if packing is None else "zero"),
         }
-        return adapted(declaration_of(title, {**words, **read}), adapt(decorated), brought)
+        found = adapted(declaration_of(title, {**words, **read}), adapt(decorated), brought)
+        functools.update_wrapper(found, decorated, updated=())
+        return found
 
     return decorate if function is None else decorate(function)
 
@@ -219,6 +227,8 @@ def _no_option(name: str) -> str:
     options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
     near = difflib.get_close_matches(name, options, n=1)
     meant = f"; did you mean {near[0]}?" if near else "."
+    if instead := advice(name):
+        meant = f"{instead}."
     return f"{name}: no such option{meant} Options of a KDA kernel: {', '.join(options)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from kdaverify.adapters.conventions import packing_of
 from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.adapters.frameworks import Framework, framework_of
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
+from kdaverify.adapters.undeclared import advice
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import StorageContract
@@ -99,9 +101,11 @@ def operator_kernel(
             if option in given
             else {}
         )
-    return FunctionAdapter(
+    adapter = FunctionAdapter(
         title, operator, framework.adapt(function), FunctionDeclaration(**given), words
     )
+    functools.update_wrapper(adapter, function, updated=())
+    return adapter
 
 
 def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,8 +118,8 @@ def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> 
     if unknown := [name for name in given if name not in defaults]:
         known = ", ".join((*defaults, *SHARED))
         raise AdapterError(
-            f"kernel {title!r}: {unknown[0]}: op={operator.name!r} has no such option; it has"
-            f" {known}"
+            f"kernel {title!r}: {unknown[0]}: op={operator.name!r} has no such"
+            f" option{advice(unknown[0])}; it has {known}"
         )
     for name, value in given.items():
         allowed = operator.words.get(name)

@@ -73,7 +73,8 @@ def check_form(contract: Contract) -> None:
     if special and (contract.form == "recurrent" or contract.operands.name not in ("bf16", "fp16")):
         raise ContractError(
             f"contract: only chunks of 16-bit operands {special}, got {contract.form}"
-            f" {contract.operands.name}"
+            f" {contract.operands.name}; of wide operands leave that out, and declare a gate_range"
+            " in which every factor is finite"
         )
     if contract.solve is not None and contract.factors is not None:
         raise ContractError(

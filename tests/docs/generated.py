@@ -27,6 +27,7 @@ from kdaverify.budgets.attention.contract import NARROW, RETURNED, attention_con
 from kdaverify.budgets.attention.contract_keys import NUMBERS, TENSORS, WORDS
 from kdaverify.budgets.measures import RULERS
 from kdaverify.budgets.presets import presets
+from kdaverify.budgets.tensors import PIPELINES
 from kdaverify.checks.calls import RULES as CALL_RULES
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.property_table import PROPERTIES
@@ -88,6 +89,64 @@ _OPTIONS: Final = {
 """By the option of attention."""
 
 
+_TENSORS: Final = {
+    "G": "cumulative log gates of a chunk",
+    "Aqk": "scores of q and k, below and on the diagonal, decay and scale in them; with one gate a"
+    " head as the product with v_new takes them",
+    "Akk": "scores of k and k, below the diagonal, decay and beta in them",
+    "factor": "exp(G) and exp(-G), where decays are products of them",
+    "q_in, k_in, k_out": "q exp(G), k exp(G), k exp(-G), likewise",
+    "R": "the inverse of 1 + Akk",
+    "beta_k_wy": "beta k, before its decay",
+    "kb": "beta k exp(G), as the product with R takes it",
+    "w": "R kb",
+    "vb": "beta v, as the product with R takes it",
+    "u": "R vb; of the token form the value that a token writes",
+    "qg": "q exp(G), as the product with the state takes it",
+    "kg": "k exp(G of the last token - G), with which the state is written",
+    "k_back": "k exp(-G), from which kg is made, with factors",
+    "h": "the state before a chunk, as products take it",
+    "v_new": "u - w h",
+    "v_decayed": "v_new times its decay, as the product with k takes it",
+    "S": "the carried state",
+    "residual": "v - S k of a chunk, in the residual form",
+    "prediction": "k exp(G) S, with factors",
+    "rounded_beta": "beta times the difference of v and the prediction, with factors",
+    "o": "the returned o",
+    "o_part": "the part of o from within the chunk, with factors",
+    "decayed": "the state after its decay",
+    "p": "S^T k of a token",
+    "dv_local": "dv_new from within the chunk",
+    "dAqk, dAkk": "gradients of the scores",
+    "dh": "the gradient of h",
+    "dv_new": "the gradient of v_new",
+    "dS_o": "what o adds to the gradient of the state",
+    "dS": "the carried gradient of the state",
+    "do_scaled": "do times the scale, before its products",
+    "q_decayed": "q times its decay, as the product with do takes it",
+    "dq_state, dk_state": "dq and dk of products with the state",
+    "dw": "the gradient of w",
+    "h_dh": "products of h and dh, for the gate",
+    "dG_state, dG_wy": "the gradient of G from the state, from w and u",
+    "dG": "the gradient of G",
+    "k_decayed": "k exp(G), as the gradient of R takes it",
+    "dkb, dvb": "gradients of kb and vb",
+    "dbeta_wy, dk_wy": "dbeta and dk from w and u",
+    "dR": "the gradient of R",
+    "R_dR": "R^T dR",
+    "beta_k": "beta k, as a gradient takes it",
+    "dq_head, dk_head": "dq and dk of a value head, before the sum over the heads of a group",
+    "dq_done, dk_part": "dq of a value head; its dk but for what passes through w and u",
+    "kb_gate": "kb where the gradient of the gate reads it",
+    "dk_w": "dk through w",
+    "P": "the gradient of the state, as products of a token take it",
+    "dp": "the gradient of p",
+    "dq, dk, dv, dbeta, dg": "the returned gradients",
+}
+"""By names of tensors of the pipelines of a delta rule."""
+_FORMS: Final = {"chunk": "chunk", "scalar decay": "chunk, one gate a head", "recurrent": "token"}
+
+
 def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     names = [*head]
     lines = (names, *([_cell(value) for value in row] for row in rows))
@@ -144,6 +203,41 @@ def _regimes() -> str:
 def _contracts() -> str:
     rows = ((_code(name), contract.about) for name, contract in presets().items())
     return _table(("contract", "of"), rows)
+
+
+def _tensors() -> str:
+    """What each is, and the forms of contracts that have it."""
+    named = {name for names in _TENSORS for name in names.split(", ")}
+    every = {name for pipeline in PIPELINES.values() for name in pipeline.names}
+    if named != every:
+        raise ValueError(f"tensors: without a meaning or a pipeline: {sorted(named ^ every)}")
+    return _table(
+        ("tensor", "is", "of"),
+        (
+            (
+                ", ".join(map(_code, names.split(", "))),
+                about,
+                "; ".join(
+                    word
+                    for form, word in _FORMS.items()
+                    if {*names.split(", ")} & {*PIPELINES[form].names}
+                ),
+            )
+            for names, about in _TENSORS.items()
+        ),
+    )
+
+
+def _problem_fields() -> str:
+    """Of the problems that `supports` gets."""
+    judged = ("kda", *(one.name for one in _function_operators()))
+    return _table(
+        ("op", "fields of a Problem"),
+        (
+            (_code(name), ", ".join(map(_code, operator_named(name).problem.model_fields)))
+            for name in dict.fromkeys(judged)
+        ),
+    )
 
 
 def _attention_keys() -> str:
@@ -272,6 +366,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "properties": _properties,
     "decorator": _decorator,
     "contracts": _contracts,
+    "tensors": _tensors,
+    "problem-fields": _problem_fields,
     "attention-keys": _attention_keys,
     "attention-options": _attention_options,
     "regimes": _regimes,
