@@ -341,4 +341,8 @@ Call = AttentionCall | MlaDecodeCall
 def own_rows(call: Any, value: Tensor) -> Tensor:
     """[B, s_q, ...] with rows of no request set to 0."""
     nobody = call.nobody.to(value.device)
+    # Without such rows the graph stays as it is: a mask makes incoming gradients dense, and no rule
+    # of calls about views of them reached the backward of a kernel.
+    if not bool(nobody.any()):
+        return value
     return value.masked_fill(nobody.view(*nobody.shape, *[1] * (value.ndim - 2)), 0.0)

@@ -44,6 +44,8 @@ def canonical_lse(lse: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tenso
         empty: rows without keys, in the shape of lse.
     """
     natural = lse * math.log(2) if words["lse"] == "2" else lse
+    if not bool(empty.any()):
+        return natural  # a mask would make incoming gradients dense
     right = empty & (lse == float(words["empty_lse"]))
     found = torch.where(right, 0.0, natural)
     return torch.where(empty & ~right & (lse == 0), torch.nan, found)
@@ -61,7 +63,8 @@ def canonical_o(o: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tensor:
     Args:
         empty: [..., 1] of o.
     """
-    return o.masked_fill(empty, 0.0) if words["empty_out"] == "unspecified" else o
+    masked = words["empty_out"] == "unspecified" and bool(empty.any())
+    return o.masked_fill(empty, 0.0) if masked else o
 
 
 def misdeclared_lse(

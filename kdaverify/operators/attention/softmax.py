@@ -117,7 +117,7 @@ class SoftmaxOperator(TolerancesOperator):
         if name == "lse" and value.shape == (B, H, s_q):
             hidden = call.nobody.to(device)[:, None]
             found = canonical_lse(value, call.without_lse.to(device), words)
-            return found.masked_fill(hidden, 0.0)
+            return found.masked_fill(hidden, 0.0) if bool(hidden.any()) else found
         if name == "o" and value.shape == (B, s_q, H, call.d_v):
             return own_rows(call, canonical_o(value, empty[..., None, None], words))
         return own_rows(call, value) if name == "q" else value
