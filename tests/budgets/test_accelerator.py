@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets import accelerator
-from kdaverify.budgets.accelerator import exp_approximate, exp_short, toward_zero
+from kdaverify.budgets.accelerator import exp_approximate, exp_of_vectors, exp_short, toward_zero
 from kdaverify.budgets.formats import truncate_fp32, truncate_tf32
 
 X = torch.randn(4096, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -40,7 +40,7 @@ def test_products_below_the_last_bit_are_lost_one_by_one_whatever_their_sign() -
     assert added.tolist() == [1.0, 1.0, 1.0 - last, 2.0**-60, 1.0 + 8 * last]
 
 
-@pytest.mark.parametrize("unit", [exp_approximate, exp_short])
+@pytest.mark.parametrize("unit", [exp_approximate, exp_of_vectors, exp_short])
 def test_approximate_exponentials_are_within_their_bound(unit: Callable[[Tensor], Tensor]) -> None:
     x = -10 * X.abs().float()
     error = (unit(x).double() / x.double().exp() - 1).abs()

@@ -15,6 +15,7 @@ from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.declared import declared_contract
 from kdaverify.budgets.emulate import RESIDUAL, Emulator
 from kdaverify.budgets.ensemble import emulate, ensemble
+from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import Reference, standard
@@ -262,3 +263,37 @@ def test_it_contains_writes_that_are_subnormal_once_decayed() -> None:
     plain = ensemble(contract, io)[0]
     faulty = replace(plain, stages=replace(plain.stages, state=flushed_writes))
     assert used(faulty.run(inputs), truth, ceilings)["final_state"] > 10
+
+
+SUBNORMAL_FACTORS = Problem(
+    B=1, T=32, H=1, HV=1, K=64, V=64, dtype="bf16", seed=15, gate_range=(-5.0, None),
+    gate="bound-20", key="tiny", beta="near-one", state="random", value="normal",
+)  # fmt: skip
+
+
+def of_the_smallest_stored(c: Chunk) -> None:
+    """Factors of which nothing below 2^-100 is kept."""
+    store = c.arithmetic.store
+
+    def coarse(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return store(name, tensor.masked_fill(tensor.abs() < 2.0**-100, 0.0))
+
+    c.arithmetic = replace(c.arithmetic, store=coarse)
+    FACTORED.scores(c)
+
+
+def test_it_contains_products_with_factors_that_are_subnormal() -> None:
+    """q exp(G) near 2^-131, which k exp(-G) brings back: a right kernel was rejected at 14 times
+    its bound.
+    """
+    inputs, contract, io = (
+        SUBNORMAL_FACTORS.inputs(),
+        contract_from_name("chunk16-bf16-fp32factors"),
+        FORMATS["bf16"],
+    )
+    truth, ceilings = enclosed(inputs), Ceilings(inputs, contract, io)
+    for run in emulate(inputs, contract, io).rounded.values():
+        assert max(used(run, truth, ceilings).values()) <= 1
+    factored = next(one for one in ensemble(contract, io) if one.name == "factored decays")
+    faulty = replace(factored, stages=replace(FACTORED, scores=of_the_smallest_stored))
+    assert used(faulty.run(inputs), truth, ceilings)["o"] > 1
