@@ -122,13 +122,14 @@ def _verify(listings: list[Listing]) -> list[Row]:
         command = [sys.executable, "-m", "kdaverify", "verify", "--json", str(found)]
         command += ["--record", str(Path(folder) / "record.jsonl")]
         command += [word for name in names for word in ("--impl", name)]
-        code = exit_code_of(command, SECONDS)
+        limit = SECONDS if len(names) == 1 else 2 * SECONDS
+        code = exit_code_of(command, limit)
         decisions = _decisions(found)
     if len(names) == 1 and code is not None:  # a vendor's adapter may have another name
         decisions = {names[0]: next((one for one in Ruling if one.exit_code == code), Ruling.ERROR)}
     seconds = time.monotonic() - started
     if code is None:
-        late = f"no decision within {SECONDS} s"
+        late = f"no decision within {limit} s"
         print(f"{', '.join(names)}: {late}", flush=True)
         return [*absent, *(Row(name, late, seconds, name not in OURS) for name in names)]
     return [*absent, *(_row(name, decisions.get(name, Ruling.ERROR), seconds) for name in names)]
