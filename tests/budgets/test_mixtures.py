@@ -151,6 +151,7 @@ THERE: dict[str, Planted] = {
 }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
     ("mixture", "fault"),
