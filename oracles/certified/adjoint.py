@@ -6,12 +6,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flint import arb_mat
+from flint import arb, arb_mat
 
 from oracles.adjoint import adjoint_with_terms
-from oracles.certified.balls import ONE, ZERO, Row, Rows, exact, matrix, scale_rows
-from oracles.certified.heads import Head, each_head, precision, reshape, write, zeros
-from oracles.certified.token_form import accumulate, reset, step
+from oracles.certified.balls import (
+    ZERO,
+    Row,
+    Rows,
+    accumulate,
+    exact,
+    inverse,
+    matrix,
+    of_each,
+    scale_rows,
+)
+from oracles.certified.heads import (
+    Head,
+    each_head,
+    precision,
+    reshape,
+    write,
+    write_exact,
+    zeros,
+)
+from oracles.certified.token_form import reset, step
 from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import Inputs
 
@@ -53,14 +71,15 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
     shared: tuple[arb_mat, arb_mat] | None = None
     with precision(bits):
         for n, j, rows, head in each_head(inputs):
+            if rows.start == rows.stop:
+                write_exact(d_initial_state, (n, j), dS[n, j])
+                continue
             sweep = Sweep(head, matrix(exact(inputs.state[n, j])))
             write(
                 d_initial_state,
                 (n, j),
                 sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j]))),
             )
-            if not sweep.dv:
-                continue
             gates = [_of_gates(row, inputs.KG) for row in sweep.dg] if inputs.KG else []
             for into, found in (
                 (dv, sweep.dv),
@@ -111,7 +130,7 @@ class Sweep:
         """The gradient of the initial state."""
         decays = self._decays()
         kept, inside = self._there(decays)
-        y = matrix(scale_rows(decays[-1], dS.tolist())) if decays else dS
+        y = matrix(scale_rows(decays[-1], dS.tolist()))
         for first in reversed(range(0, len(decays), BLOCK)):
             inside = inside or self._states(kept.pop(), decays[first : first + BLOCK], first)
             for t in reversed(range(first, first + len(inside))):
@@ -124,7 +143,7 @@ class Sweep:
         total, decays = [ZERO] * self.start.nrows(), list[Row]()
         for gates in self.head.g:
             total = accumulate(total, gates)
-            decays.append([s.exp() for s in total])
+            decays.append(of_each(arb.exp, total))
         return decays
 
     def _there(self, decays: Rows) -> tuple[list[arb_mat], list[ForwardTokenBalls]]:
@@ -153,11 +172,11 @@ class Sweep:
             self.head.k[t : t + 1],
             self.head.beta[t : t + 1],
         )
-        inverse = [ONE / e for e in decay]
+        growth = of_each(inverse, decay)
         y = y + _column(_times(q, decay)) * (_line(do) * self.head.scale)
-        p = _line(_times(k, inverse)) * y
+        p = _line(_times(k, growth)) * y
         dq = _times(decay, (token.after * _column(do) * self.head.scale).entries())
-        written = _times(inverse, (y * token.residual.transpose() * beta).entries())
+        written = _times(growth, (y * token.residual.transpose() * beta).entries())
         read = _times(decay, (token.decayed * p.transpose() * beta).entries())
         y = y - _column(_times(k, decay)) * (p * beta)
         self.dq.append(dq)

@@ -6,12 +6,13 @@ by what they lose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from flint import arb, arb_mat
+from flint import arb, arb_mat, ctx
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -46,6 +47,33 @@ def times(a: Rows, b: Rows) -> Rows:
     return [
         [x * y for x, y in zip(row, other, strict=True)] for row, other in zip(a, b, strict=True)
     ]
+
+
+def of_each(function: Callable[[arb], arb], row: Row) -> Row:
+    """`function` of every number; computed once where all are one object, as the sums of gates are
+    that all channels of a head share.
+    """
+    first = row[0] if row else None
+    return (
+        [function(row[0])] * len(row)
+        if all(x is first for x in row)
+        else [function(x) for x in row]
+    )
+
+
+def accumulate(total: Row, gates: list[float | arb]) -> Row:
+    """The sums of gates after one more token; one object where all channels share theirs."""
+    first, many = total[0], len(total)
+    shared = all(s is first for s in total) and all(g == gates[0] for g in gates)
+    # Exact, so that a gate of -1e38 costs the gates after it nothing.
+    with ctx.workprec(EXACT_SUM_BITS):
+        if shared:
+            return [ZERO if gates[0] == -math.inf else first + gates[0]] * many
+        return [ZERO if g == -math.inf else s + g for s, g in zip(total, gates, strict=True)]
+
+
+def inverse(x: arb) -> arb:
+    return ONE / x
 
 
 def scale_rows(factors: Iterable[arb], rows: Rows) -> Rows:

@@ -11,9 +11,20 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from flint import arb_mat, ctx
+from flint import arb, arb_mat
 
-from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, Rows, matrix, scale_rows, times
+from oracles.certified.balls import (
+    ONE,
+    ZERO,
+    Row,
+    Rows,
+    accumulate,
+    inverse,
+    matrix,
+    of_each,
+    scale_rows,
+    times,
+)
 from oracles.certified.heads import Gates, Head, over_heads
 from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
@@ -129,14 +140,13 @@ def cumsum(g: Gates) -> Decay:
     total, count = [ZERO] * len(g[0]), [0] * len(g[0])
     sums: Rows = []
     resets: list[list[int]] = []
-    with ctx.workprec(EXACT_SUM_BITS):
-        for row in g:
-            total = [ZERO if x == -math.inf else s + x for s, x in zip(total, row, strict=True)]
-            count = [n + (x == -math.inf) for n, x in zip(count, row, strict=True)]
-            sums.append(total)
-            resets.append(count)
-    exp = [[s.exp() for s in row] for row in sums]
-    return Decay(exp, [[ONE / x for x in row] for row in exp], resets)
+    for row in g:
+        total = accumulate(total, row)
+        count = [n + (x == -math.inf) for n, x in zip(count, row, strict=True)]
+        sums.append(total)
+        resets.append(count)
+    exp = [of_each(arb.exp, row) for row in sums]
+    return Decay(exp, [of_each(inverse, row) for row in exp], resets)
 
 
 def scores(tokens: Head, decay: Decay) -> tuple[Rows, arb_mat]:

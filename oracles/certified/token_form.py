@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 
-from flint import arb, arb_mat, ctx
+from flint import arb, arb_mat
 
-from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, matrix, scale_rows
+from oracles.certified.balls import (
+    ZERO,
+    Row,
+    accumulate,
+    inverse,
+    matrix,
+    of_each,
+    scale_rows,
+)
 from oracles.certified.heads import Head, over_heads
 from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
@@ -36,9 +44,9 @@ def _form(head: Head, state: arb_mat) -> tuple[list[arb_mat], arb_mat]:
     outputs: list[arb_mat] = []
     for t, gates in enumerate(head.g):
         total = accumulate(total, gates)
-        o, _, z = step(head.rows(slice(t, t + 1)), [s.exp() for s in total], reset(z, gates))
+        o, _, z = step(head.rows(slice(t, t + 1)), of_each(arb.exp, total), reset(z, gates))
         outputs.append(o)
-    return outputs, matrix(scale_rows([s.exp() for s in total], z.tolist()))
+    return outputs, matrix(scale_rows(of_each(arb.exp, total), z.tolist()))
 
 
 def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat, arb_mat]:
@@ -49,7 +57,7 @@ def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat, arb_mat
     p, r = reads.tolist()
     residual = arb_mat(1, V, [x - y for x, y in zip(token.v[0], p, strict=True)])
     u = residual * token.beta[0]
-    write = arb_mat(K, 1, [x * (ONE / e) for x, e in zip(k, decay, strict=True)])
+    write = arb_mat(K, 1, [x * e for x, e in zip(k, of_each(inverse, decay), strict=True)])
     qk = (arb_mat(1, K, q) * arb_mat(K, 1, k))[0, 0]
     return (arb_mat(1, V, r) + u * qk) * token.scale, residual, Z + write * u
 
@@ -63,9 +71,3 @@ def reset(Z: arb_mat, gates: list[float | arb]) -> arb_mat:
             for g, row in zip(gates, Z.tolist(), strict=True)
         ]
     )
-
-
-def accumulate(total: Row, gates: list[float | arb]) -> Row:
-    # Exact, so that a gate of -1e38 costs the gates after it nothing.
-    with ctx.workprec(EXACT_SUM_BITS):
-        return [ZERO if g == -math.inf else s + g for s, g in zip(total, gates, strict=True)]
