@@ -68,9 +68,14 @@ def _root_mean_square(tensor: Tensor, dim: int) -> Tensor:
     """Of what is smaller than 2^-511 the squares underflow: errors of states that decayed so far
     are taken relative to the largest.
     """
-    largest = tensor.abs().amax(dim, keepdim=True)
-    shares = tensor / largest.masked_fill((largest == 0) | largest.isinf(), 1.0)
-    return shares.square().mean(dim).sqrt() * largest.squeeze(dim)
+    return _root_mean_square_of(tensor.abs(), dim)
+
+
+def _root_mean_square_of(sizes: Tensor, dim: int) -> Tensor:
+    """The same, from the sizes."""
+    largest = sizes.amax(dim, keepdim=True)
+    shares = sizes / largest.masked_fill((largest == 0) | largest.isinf(), 1.0)
+    return shares.square_().mean(dim).sqrt_().mul_(largest.squeeze(dim))
 
 
 def statistics(
@@ -105,17 +110,19 @@ def statistics_of_runs(
         return [ErrorStatistics(0.0, 0.0, row_rms(error), 0.0, 0.0) for error in errors]
     size = (truth.high.abs() if terms is None else torch.maximum(truth.high.abs(), terms)).flatten()
     (scored,) = (size > RELATIVE_FLOOR).nonzero(as_tuple=True)
-    divisors = size[scored].clamp(min=io.min_normal)
+    all_scored = len(scored) == len(size)
+    divisors = (size if all_scored else size[scored]).clamp(min=io.min_normal)
 
     def of(group: Sequence[Tensor]) -> list[ErrorStatistics]:
         runs = torch.stack(list(group))
         flat = runs.flatten(1)
         sizes = flat.abs()
-        relative = (sizes[:, scored] - lost).clamp_(min=0.0).div_(divisors)
+        of_scored = sizes if all_scored else sizes.index_select(1, scored)
+        relative = (of_scored - lost).clamp_(min=0.0).div_(divisors)
         columns = (
-            _root_mean_square(flat, 1).tolist(),
+            _root_mean_square_of(sizes, 1).tolist(),
             sizes.amax(1).tolist(),
-            _root_mean_square(runs.flatten(1, -2) if runs.ndim > 2 else runs[:, None], -1),
+            _root_mean_square_of(sizes.view(len(runs), -1, runs.shape[-1]), -1),
             _median(relative),
             _tail(relative),
             biases(flat, truth.high.flatten()),
