@@ -4,11 +4,13 @@ dense batches and packs alike, longest sequences first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 import torch
@@ -132,21 +134,40 @@ def scan(
         reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
         pieces = tokens.split(size), written.split(size, dim=1)
         blocks = list(zip(*pieces, reached, strict=False))
-        for x, places, live in reversed(blocks) if reverse else blocks:
+        for live, group in groupby(reversed(blocks) if reverse else blocks, key=itemgetter(2)):
             if live != len(carry[0]):
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
                 carry, resting = (
                     tuple(tensor[:live] for tensor in everyone),
                     tuple(tensor[live:] for tensor in everyone),
                 )
-            carry, outputs = body(carry, x if live == len(x.valid) else x.rows(slice(None), live))
-            rows.append(places[:live, : x.valid.shape[1]].flatten())
-            produced.append(tuple(output.transpose(1, 2).flatten(0, 1) for output in outputs))
+            places: list[Tensor] = []
+            walked: list[Tensors] = []
+            for x, of_block, _ in group:
+                carry, outputs = body(
+                    carry, x if live == len(x.valid) else x.rows(slice(None), live)
+                )
+                places.append(of_block[:live, : x.valid.shape[1]])
+                walked.append(outputs)
+            rows.append(_joined(places, 1).flatten())
+            produced.append(
+                tuple(
+                    _joined(pieces, 2).transpose(1, 2).flatten(0, 1)
+                    for pieces in zip(*walked, strict=True)
+                )
+            )
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
     return final, tuple(
         _scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True)
     )
+
+
+def _joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
+    """Those of blocks that the same sequences reach: laid out together, token by token they took a
+    tenth of a walk.
+    """
+    return pieces[0] if len(pieces) == 1 else torch.cat([*pieces], dim)
 
 
 def there_and_back(
