@@ -45,6 +45,12 @@ class Drawing(ABC):
     def pass_over(self, *shapes: Shape) -> None:
         """Takes the samples that operands of these shapes would, for nothing."""
 
+    @abstractmethod
+    def of_first(self, live: int, number: int) -> Drawing:
+        """The same operation on what the first `live` of so many sequences hold; the samples of the
+        others are taken for nothing.
+        """
+
 
 def pass_over(operation: Callable[..., Tensor], *shapes: Shape) -> None:
     """The samples of what is left out are taken all the same, so that all that follows has those
@@ -52,6 +58,13 @@ def pass_over(operation: Callable[..., Tensor], *shapes: Shape) -> None:
     """
     if isinstance(operation, Drawing):
         operation.pass_over(*shapes)
+
+
+def of_first(operation: Callable[..., Tensor], live: int, number: int) -> Callable[..., Tensor]:
+    """An operation on what the first `live` of so many sequences hold, with the samples that those
+    have where it is on all.
+    """
+    return operation.of_first(live, number) if isinstance(operation, Drawing) else operation
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,16 @@ mutant under a patched stage.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from oracles.arithmetic import NATIVE, Arithmetic, Shape, pass_over
+from oracles.arithmetic import NATIVE, Arithmetic, Shape, of_first, pass_over
 from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
@@ -112,6 +113,39 @@ class Chunk:
             and not any(bool(x.any()) for x in of_rows)
         )
 
+    def reaching(self, rows: slice, *of_rows: Tensor) -> int:
+        """How many sequences, the longest first, have these rows; the products of the others are 0.
+
+        In a pack of one long sequence and ten tokens alone, most blocks are padding in all but one.
+
+        Args:
+            of_rows: what the rows hold; a fault may have put something there.
+        """
+        reached = self.tokens.valid[:, rows.start]
+        number = len(reached)
+        if self.arithmetic.computes_padding or bool(reached[-1]):
+            return number
+        live = int(reached.sum())
+        # Autograd would add up gradients of the decays in another order.
+        if live and any(x.requires_grad for x in of_rows):
+            return number
+        return number if any(bool(x[live:].any()) for x in of_rows) else live
+
+    def of_first(self, live: int) -> Chunk:
+        """The first `live` sequences as the scores read them, with the samples that those have
+        among all.
+        """
+        number = len(self.G)
+        if live == number:
+            return self
+        first, arithmetic = copy.copy(self), self.arithmetic
+        first.G = self.G[:live]
+        first.rest = None if self.rest is None else self.rest[:live]
+        first.resets = None if self.resets is None else self.resets[:live]
+        exp, dot = (of_first(one, live, number) for one in (arithmetic.exp, arithmetic.dot))
+        first.arithmetic = replace(arithmetic, exp=exp, dot=dot)
+        return first
+
     def _difference(self, later: Pick, earlier: Pick) -> tuple[Tensor, Tensor | None]:
         """A difference of sums, and what its roundings left out of it where that is kept."""
         if self.rest is None:
@@ -188,23 +222,33 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
     bands: list[Tensor] = []
     for first in range(0, C, c.arithmetic.sub_block):
         rows = slice(first, min(first + c.arithmetic.sub_block, C))
-        if c.is_padding(rows, rows_of[..., rows, :, :], columns_of[..., rows, :]):
+        live = c.reaching(rows, rows_of[..., rows, :, :], columns_of[..., rows, :])
+        if not live:
             _pass_over(c.arithmetic, rows, rows_of.shape)
             bands.append(rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - first, C, number))
             continue
-        decayed = c.pair_decay(rows) * columns_of[..., None, rows, :]
-        beyond = rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - first, C - rows.stop, number)
-        band = [c.dot(decayed, rows_of[..., rows, :, :]), beyond]
-        if first:
-            anchor, before = slice(first, first + 1), slice(0, first)
-            scaled = rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]
-            left = scaled.transpose(-3, -2)  # of shape [K, s, number]
-            right = columns_of[..., before, :] * c.decay(anchor, before)
-            band.insert(
-                0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2)
-            )
-        bands.append(torch.cat(band, dim=-2))
+        band = _band(c.of_first(live), rows, rows_of[:live], columns_of[:live])
+        if live < len(rows_of):
+            band = torch.cat((band, band.new_zeros(len(rows_of) - live, *band.shape[1:])))
+        bands.append(band)
     return torch.cat(bands, dim=-3)
+
+
+def _band(c: Chunk, rows: slice, rows_of: Tensor, columns_of: Tensor) -> Tensor:
+    """One block of rows of `decayed_products`, against all columns."""
+    C, number = rows_of.shape[-3], rows_of.shape[-1]
+    decayed = c.pair_decay(rows) * columns_of[..., None, rows, :]
+    beyond = rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - rows.start, C - rows.stop, number)
+    band = [c.dot(decayed, rows_of[..., rows, :, :]), beyond]
+    if rows.start:
+        anchor, before = slice(rows.start, rows.start + 1), slice(0, rows.start)
+        scaled = rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]
+        left = scaled.transpose(-3, -2)  # of shape [K, s, number]
+        right = columns_of[..., before, :] * c.decay(anchor, before)
+        band.insert(
+            0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2)
+        )
+    return torch.cat(band, dim=-2)
 
 
 def _pass_over(arithmetic: Arithmetic, rows: slice, of_rows: Shape) -> None:

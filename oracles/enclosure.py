@@ -30,7 +30,7 @@ class Enclosure:
         """x - exact, in float64, good to `radius` (the subtraction of `high` is exact wherever x is
         close).
         """
-        return (x.to(torch.float64) - self.high) - self.low
+        return (x.to(torch.float64) - self.high).sub_(self.low)
 
     def overlaps(self, other: Enclosure) -> Tensor:
         """True where both enclosures can hold the same exact value."""

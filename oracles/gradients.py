@@ -13,6 +13,7 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.enclosure import Enclosure
+from oracles.finite import is_finite
 from oracles.inputs import InputError, Inputs
 from oracles.scan import Tensors, Tokens, scan
 from oracles.tensors import GRADIENTS, SIGNATURE
@@ -90,7 +91,7 @@ def _checked(
         )
     if not tensor.is_floating_point():
         raise InputError(f"{name}: wanted a floating-point tensor, got {tensor.dtype}")
-    if not bool(torch.isfinite(tensor).all()):
+    if not is_finite(tensor):
         raise InputError(
             f"{name}: wanted finite values, got {int((~torch.isfinite(tensor)).sum())} others; rows"
             " no one reads are zero"

@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from oracles.finite import is_finite
 from oracles.signature import Role, TensorCall
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
@@ -226,13 +227,13 @@ def _check_values(x: Inputs) -> None:
     for name in ("q", "k", "v", "beta", "initial_state"):
         tensor = getattr(x, name)
         counts = tensor if tensor is None or name == "initial_state" else tensor[:, :used]
-        if counts is not None and not bool(torch.isfinite(counts).all()):
+        if counts is not None and not is_finite(counts):
             raise InputError(
                 f"{name}: wanted finite values, got {_first(counts, ~torch.isfinite(counts))}"
             )
     g, beta = x.g[:, :used], x.beta[:, :used]
-    bad = ~(g <= 0)
-    if bool(bad.any()):
+    if not bool((g <= 0).all()):
+        bad = ~(g <= 0)
         raise InputError(
             f"g: wanted log decays <= 0 (-inf allowed), got {_first(g, bad)}; pass log(alpha), not"
             " alpha"

@@ -41,6 +41,7 @@ from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages
+from oracles.finite import is_finite
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.scan import gathered_once
@@ -159,7 +160,7 @@ def _stands_apart(runs: Mapping[str, Gradients[Tensor]]) -> bool:
 
 
 def _is_finite(run: Gradients[Tensor]) -> bool:
-    return all(bool(torch.isfinite(x).all()) for x in run.named().values())
+    return all(map(is_finite, run.named().values()))
 
 
 def _residual(contract: Contract, io: Format) -> Emulator:

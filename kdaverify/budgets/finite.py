@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
+
+from oracles.finite import is_finite
 
 R = TypeVar("R")
 
@@ -64,8 +65,3 @@ def finite_outputs(outputs: Mapping[str, OutputRuns]) -> list[str]:
     return [
         name for name, runs in outputs.items() if all(map(is_finite, (*runs.rounded, *runs.drawn)))
     ]
-
-
-def is_finite(output: Tensor) -> bool:
-    """Whether every element is."""
-    return bool(torch.isfinite(output).all())

@@ -48,6 +48,7 @@ from kdaverify.budgets.sums import running, tree
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
+from oracles.finite import is_finite
 from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
@@ -116,7 +117,7 @@ class MonteCarloArithmetic:
             [min(several, number - first) for first in range(0, number, several)],
         )
         if self.contract.factors is None or all(
-            bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs
+            is_finite(output) for outputs in drawn for output in outputs
         ):
             return drawn
         # Factors overflow where decay is deep: what is sampled then is a kernel that takes

@@ -114,7 +114,7 @@ def statistics_of_runs(
     divisors = (size if all_scored else size[scored]).clamp(min=io.min_normal)
 
     def of(group: Sequence[Tensor]) -> list[ErrorStatistics]:
-        runs = torch.stack(list(group))
+        runs = group[0][None] if len(group) == 1 else torch.stack(list(group))
         flat = runs.flatten(1)
         sizes = flat.abs()
         of_scored = sizes if all_scored else sizes.index_select(1, scored)

@@ -6,7 +6,7 @@ Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -31,16 +31,21 @@ class StochasticRounding:
 
     Args:
         size: how many times too large they are made; 0 makes none.
+        live, number: what is rounded lies in the first `live` of so many sequences; the samples of
+            the others are taken for nothing.
     """
 
     rng: torch.Generator
     size: float = 1.0
+    live: int = 1
+    number: int = 1
 
     def draw(self, like: Tensor, fmt: Format) -> Tensor:
         """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
         # Sixteen bits are enough for each, and generating numbers is what takes time: four draws to
         # one.
-        bits = self._numbers(like.numel()).view(torch.int16)[: like.numel()].view(like.shape)
+        of_all = like.numel() // self.live * self.number
+        bits = self._numbers(of_all).view(torch.int16)[: like.numel()].view(like.shape)
         return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
 
     def _numbers(self, draws: int) -> Tensor:
@@ -51,6 +56,10 @@ class StochasticRounding:
     def pass_over(self, draws: int) -> None:
         """Takes so many draws at once and leaves them unused."""
         self._numbers(draws)
+
+    def of_first(self, live: int, number: int) -> StochasticRounding:
+        """The same for what the first `live` of so many sequences hold."""
+        return replace(self, live=live, number=number)
 
     def rounded(self, tensor: Tensor, fmt: Format, *, cut: bool = False) -> Tensor:
         """Every element that `fmt` cannot hold, moved by a random error of the size of rounding to
@@ -166,6 +175,9 @@ class DrawnSum(Drawing):
         many = np.broadcast_shapes(a[:-2], b[:-2])
         self.rounding.pass_over(prod(many) * a[-2] * b[-1])
 
+    def of_first(self, live: int, number: int) -> DrawnSum:
+        return replace(self, rounding=self.rounding.of_first(live, number))
+
 
 @dataclass(frozen=True)
 class DrawnOperands(Drawing):
@@ -185,6 +197,9 @@ class DrawnOperands(Drawing):
         for shape in shapes:
             self.rounding.pass_over(prod(shape))
 
+    def of_first(self, live: int, number: int) -> DrawnOperands:
+        return replace(self, rounding=self.rounding.of_first(live, number))
+
 
 @dataclass(frozen=True)
 class DrawnExp(Drawing):
@@ -200,6 +215,9 @@ class DrawnExp(Drawing):
     def pass_over(self, *shapes: Shape) -> None:
         (shape,) = shapes
         self.rounding.pass_over(prod(shape))
+
+    def of_first(self, live: int, number: int) -> DrawnExp:
+        return replace(self, rounding=self.rounding.of_first(live, number))
 
 
 def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
