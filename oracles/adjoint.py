@@ -97,7 +97,8 @@ def _there_and_back(
         end=end,
         back=back,
         others=(do,),
-        draws=arithmetic is not NATIVE,
+        rounds=arithmetic is not NATIVE,
+        samples=arithmetic.samples,
     )
 
 

@@ -52,6 +52,19 @@ class Drawing(ABC):
         """
 
 
+class Samples(ABC):
+    """Where samples of roundings come from, one after the other."""
+
+    @property
+    @abstractmethod
+    def taken(self) -> int:
+        """How many were."""
+
+    @abstractmethod
+    def skip(self, number: int) -> None:
+        """Takes so many for nothing."""
+
+
 def pass_over(operation: Callable[..., Tensor], *shapes: Shape) -> None:
     """The samples of what is left out are taken all the same, so that all that follows has those
     that it would have if it had been computed.
@@ -89,6 +102,7 @@ class Arithmetic:
         onto: (x, a, b) -> x + a b, of the state and what a chunk writes, and of both parts of o;
             None: the product by `dot`, then one sum.
         substitute: (A, r) -> (I + A)^-1 r of a strictly lower triangular A, without the inverse.
+        samples: where roundings come from that are samples.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
@@ -101,6 +115,7 @@ class Arithmetic:
     computes_padding: bool = False
     onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     substitute: Callable[[Tensor, Tensor], Tensor] = _substitute
+    samples: Samples | None = None
 
 
 NATIVE = Arithmetic()

@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from oracles.arithmetic import Samples
 from oracles.inputs import Inputs
 
 Tensors = tuple[Tensor, ...]
 X = TypeVar("X")
+Y = TypeVar("Y")
+P = ParamSpec("P")
 
 # Tokens gathered at once, and those between two kept carries of a walk there and back, inside which
 # they are computed a second time.
@@ -91,7 +94,7 @@ def scan(
     dtype: torch.dtype,
     others: Tensors = (),
     reverse: bool = False,
-    trimmed: bool = False,
+    inert: int | None = None,
 ) -> tuple[Tensors, Tensors]:
     """Carries state through every sequence, `size` tokens at a time.
 
@@ -107,8 +110,8 @@ def scan(
         dtype: dtype the tokens are cast to.
         others: tensors [B, T, HV, ...] handed to `body` beside the tokens.
         reverse: from the last block to the first.
-        trimmed: whether a block ends with the longest sequence, so that no body walks rows that are
-            inert in all of them.
+        inert: how many rows that are inert in all sequences are walked, where that is limited: a
+            block ends so many after the longest.
     Returns:
         The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on
         padding.
@@ -128,9 +131,9 @@ def scan(
     for span in reversed(spans) if reverse else spans:
         tokens, (_, span_rows, valid) = _gather(inputs, span, dtype, others), span
         written = span_rows.masked_fill(~valid, inputs.B * inputs.T)
-        if trimmed:
+        if inert is not None:
             # The first sequence is the longest.
-            tokens = tokens.rows(slice(int(valid[0].sum())))
+            tokens = tokens.rows(slice(_real(tokens) + inert))
         reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
         pieces = tokens.split(size), written.split(size, dim=1)
         blocks = list(zip(*pieces, reached, strict=False))
@@ -178,10 +181,15 @@ def there_and_back(
     end: Tensors,
     back: Callable[[Tensors, Tokens, X], tuple[Tensors, Tensors]],
     others: Tensors,
-    draws: bool = False,
+    rounds: bool = False,
+    samples: Samples | None = None,
 ) -> tuple[Tensors, Tensors]:
     """Walks every token forwards, then backwards with what it left on the way; only the first state
     of every block is kept between.
+
+    Of the last block, which is walked again on the way back, nothing is kept, and rows past the
+    longest sequence give nothing: what of them cannot reach a result is not computed. Problems of
+    one token took as long as those of 64.
 
     Args:
         start: carry [N, ...] before the first token; `there` takes it past one token and leaves
@@ -190,37 +198,86 @@ def there_and_back(
             [n, HV, 1, ...].
         others: tensors [B, T, HV, ...] handed to both beside the tokens; the type of the first is
             the one computed in.
-        draws: whether `there` draws samples, one after the other: the last block, of which nothing
-            is kept, is then walked forwards too, as all others are, and so is its padding. Walked
-            there and back otherwise, it took problems of one token as long as those of 64.
+        rounds: whether a carry is rounded as it is stored.
+        samples: of those roundings. What is not computed takes its samples all the same: those of
+            all other tokens would be others.
     Returns:
         The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
     """
+    walked = _Walked(samples)
     kept: list[Tensors] = []
     blocks = -(-max(inputs.lengths) // BLOCK)
 
     def block(carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
         left: list[X] = []
-        for token in x.split(1):
-            carry, of_token = there(carry, token)
+        tokens = x.split(1)
+        for token in tokens[: _real(x)]:
+            carry, of_token = walked.one(there, carry, token)
             left.append(of_token)
-        return carry, left
+        walked.pass_over(len(tokens) - len(left))
+        # What `back` finds of rows past the end with it is dropped.
+        return carry, left + left[-1:] * (len(tokens) - len(left))
 
     def forwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         kept.append(carry)
-        return carry if len(kept) == blocks and not draws else block(carry, x)[0], ()
+        if len(kept) < blocks:
+            return block(carry, x)[0], ()
+        if samples is not None:
+            walked.one(there, carry, x.rows(slice(1)))
+            walked.pass_over(BLOCK - 1)
+        return carry, ()
 
     def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         rows: list[Tensors] = []
-        left = block(kept.pop(), x)[1]
-        for token, of_token in reversed(list(zip(x.split(1), left, strict=True))):
-            carry, outputs = back(carry, token, of_token)
+        left, tokens, real = block(kept.pop(), x)[1], x.split(1), _real(x)
+        settled = False
+        for t in reversed(range(len(tokens))):
+            if settled and t >= real:
+                rows.append(rows[-1])
+                continue
+            before, outputs = walked.one(back, carry, tokens[t], left[t])
+            if t >= real and not rows:
+                # Stored without a change once, it always is.
+                settled = all(map(torch.equal, before, carry))
+                walked.pass_over(settled * (len(tokens) - real - 1))
+            carry = before
             rows.append(outputs)
         return carry, tuple(torch.cat(pieces[::-1], dim=2) for pieces in zip(*rows, strict=True))
 
-    walk = partial(scan, inputs, BLOCK, dtype=others[0].dtype, others=others, trimmed=not draws)
+    # The first row past the end may round what is carried; only samples do so in every one.
+    inert = None if samples is not None else int(rounds)
+    walk = partial(scan, inputs, BLOCK, dtype=others[0].dtype, others=others, inert=inert)
     walk(start, forwards)
     return walk(end, backwards, reverse=True)
+
+
+def _real(x: Tokens) -> int:
+    """The rows of the longest sequence."""
+    return int(x.valid[0].sum())
+
+
+@dataclass
+class _Walked:
+    """Counts the samples that tokens take, for those that are not computed.
+
+    Args:
+        each: what the last token took.
+    """
+
+    samples: Samples | None
+    each: int = 0
+
+    def one(self, step: Callable[P, Y], *args: P.args, **kwargs: P.kwargs) -> Y:
+        """What one token comes to."""
+        before = 0 if self.samples is None else self.samples.taken
+        found = step(*args, **kwargs)
+        self.each = 0 if self.samples is None else self.samples.taken - before
+        return found
+
+    def pass_over(self, tokens: int) -> None:
+        """Takes the samples of so many like the last one."""
+        if self.samples is not None:
+            self.samples.skip(tokens * self.each)
 
 
 Span = tuple[int, Tensor, Tensor]

@@ -252,7 +252,13 @@ class MonteCarloArithmetic:
         operands = self.contract.operands
         dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
         return self._flushing(
-            Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block)
+            Arithmetic(
+                store=store,
+                dot=dot,
+                exp=exp,
+                sub_block=self.contract.sub_block,
+                samples=rounding,
+            )
         )
 
     def _stored(self, name: str, tensor: Tensor, rounding: StochasticRounding) -> Tensor:
@@ -325,6 +331,7 @@ class MonteCarloArithmetic:
                 sub_block=contract.sub_block,
                 row_sum=lambda products: rounding.row_sum(products, contract.accumulate),
                 substitute=lambda A, r: rounding.substituted(A, r, contract.accumulate),
+                samples=rounding,
             )
         )
 

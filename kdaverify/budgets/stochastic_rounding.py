@@ -6,7 +6,7 @@ Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -14,19 +14,21 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS, Format
-from oracles.arithmetic import Drawing, Shape
+from oracles.arithmetic import Drawing, Samples, Shape
 
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at
 # its foot, 1/2 at its top.
 MEAN_UNIT = 0.72
+# Numbers drawn for nothing that memory holds at once.
+SKIPPED_AT_ONCE = 2**20
 # Terms agree if their squares add up to no more than their total's, to the precision of float64.
 AGREEING = 1e-12
 
 
 @dataclass(frozen=True)
-class StochasticRounding:
+class StochasticRounding(Samples):
     """Where the samples of roundings come from.
 
     Args:
@@ -39,6 +41,7 @@ class StochasticRounding:
     size: float = 1.0
     live: int = 1
     number: int = 1
+    _count: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
     def draw(self, like: Tensor, fmt: Format) -> Tensor:
         """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
@@ -49,9 +52,21 @@ class StochasticRounding:
         return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
 
     def _numbers(self, draws: int) -> Tensor:
-        return torch.empty(-(-draws // 4), dtype=torch.int64, device=self.rng.device).random_(
+        return self._taken(-(-draws // 4))
+
+    def _taken(self, number: int) -> Tensor:
+        self._count[0] += number
+        return torch.empty(number, dtype=torch.int64, device=self.rng.device).random_(
             -(2**63), None, generator=self.rng
         )
+
+    @property
+    def taken(self) -> int:
+        return self._count[0]
+
+    def skip(self, number: int) -> None:
+        for first in range(0, number, SKIPPED_AT_ONCE):
+            self._taken(min(SKIPPED_AT_ONCE, number - first))
 
     def pass_over(self, draws: int) -> None:
         """Takes so many draws at once and leaves them unused."""
