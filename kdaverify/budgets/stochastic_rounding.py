@@ -245,6 +245,9 @@ def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
     if fmt.min_normal <= torch.finfo(tensor.dtype).tiny:
         return share.mul_(tensor)
     size = tensor.abs()
+    if size.numel() and float(size.amin()) >= fmt.min_normal:
+        # No share is larger than 1: half of the operations say the same.
+        return share.mul_(tensor)
     return share.mul_(size.clamp(min=fmt.min_normal)).clamp_(-size, size).mul_(tensor.sign())
 
 
