@@ -46,7 +46,7 @@ class Drawing(ABC):
         """Takes the samples that operands of these shapes would, for nothing."""
 
     @abstractmethod
-    def of_first(self, live: int, number: int) -> Drawing:
+    def of_first(self, live: int, number: int) -> Callable[..., Tensor]:
         """The same operation on what the first `live` of so many sequences hold; the samples of the
         others are taken for nothing.
         """

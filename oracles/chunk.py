@@ -131,21 +131,6 @@ class Chunk:
             return number
         return number if any(bool(x[live:].any()) for x in of_rows) else live
 
-    def of_first(self, live: int) -> Chunk:
-        """The first `live` sequences as the scores read them, with the samples that those have
-        among all.
-        """
-        number = len(self.G)
-        if live == number:
-            return self
-        first, arithmetic = copy.copy(self), self.arithmetic
-        first.G = self.G[:live]
-        first.rest = None if self.rest is None else self.rest[:live]
-        first.resets = None if self.resets is None else self.resets[:live]
-        exp, dot = (of_first(one, live, number) for one in (arithmetic.exp, arithmetic.dot))
-        first.arithmetic = replace(arithmetic, exp=exp, dot=dot)
-        return first
-
     def _difference(self, later: Pick, earlier: Pick) -> tuple[Tensor, Tensor | None]:
         """A difference of sums, and what its roundings left out of it where that is kept."""
         if self.rest is None:
@@ -227,11 +212,26 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
             _pass_over(c.arithmetic, rows, rows_of.shape)
             bands.append(rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - first, C, number))
             continue
-        band = _band(c.of_first(live), rows, rows_of[:live], columns_of[:live])
+        band = _band(_of_first(c, live), rows, rows_of[:live], columns_of[:live])
         if live < len(rows_of):
             band = torch.cat((band, band.new_zeros(len(rows_of) - live, *band.shape[1:])))
         bands.append(band)
     return torch.cat(bands, dim=-3)
+
+
+def _of_first(c: Chunk, live: int) -> Chunk:
+    """The first `live` sequences as the scores read them, with the samples that those have among
+    all.
+    """
+    number = len(c.G)
+    if live == number:
+        return c
+    first, arithmetic = copy.copy(c), c.arithmetic
+    first.G = c.G[:live]
+    first.rest, first.resets = (None if x is None else x[:live] for x in (c.rest, c.resets))
+    exp, dot = (of_first(one, live, number) for one in (arithmetic.exp, arithmetic.dot))
+    first.arithmetic = replace(arithmetic, exp=exp, dot=dot)
+    return first
 
 
 def _band(c: Chunk, rows: slice, rows_of: Tensor, columns_of: Tensor) -> Tensor:
