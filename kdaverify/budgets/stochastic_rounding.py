@@ -21,7 +21,7 @@ DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at
 # its foot, 1/2 at its top.
 MEAN_UNIT = 0.72
-# Numbers drawn for nothing that memory holds at once.
+# Numbers taken for nothing that memory holds at once.
 SKIPPED_AT_ONCE = 2**20
 # Terms agree if their squares add up to no more than their total's, to the precision of float64.
 AGREEING = 1e-12
