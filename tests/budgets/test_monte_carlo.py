@@ -29,6 +29,7 @@ from kdaverify.faults.conforming_kernels import backwards
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk
 from oracles.gradients import Cotangents
+from oracles.scan import Tokens
 
 FP32, FP16 = FORMATS["fp32"], FORMATS["fp16"]
 CONTRACT = contract_from_name("chunk64-fp32")
@@ -294,3 +295,34 @@ def test_blocks_of_padding_are_passed_over_without_a_change_of_a_bit(
     monkeypatch.setattr(Chunk, "reaching", all_of_them)
     # In fp16 some gradients overflow, either way.
     torch.testing.assert_close(made(), left_out, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("lengths", [(1,), (20,), (70, 3)])
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize(
+    ("contract", "io"), [("recurrent-fp32", "fp32"), ("recurrent-fp32", "bf16")]
+)
+def test_rows_past_the_end_are_passed_over_without_a_change_of_a_bit(
+    contract: str, io: str, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, *, held: bool
+) -> None:
+    shape: dict[str, Any] = {"B": 1, "T": sum(lengths), "lengths": lengths}
+    inputs = WHOLE.replace(**shape, gate="bound-5", value="normal", dtype=io).inputs()
+    generator = torch.Generator().manual_seed(0)
+    # Every store moves a cotangent that fp32 does not hold.
+    of = torch.float32 if held else torch.float64
+    cotangents = Cotangents(
+        torch.randn(inputs.v.shape, generator=generator, dtype=of).double(),
+        torch.randn(inputs.state.shape, generator=generator, dtype=of).double(),
+    )
+
+    def made() -> list[Tensor]:
+        back = emulate_gradients(inputs, cotangents, contract_from_name(contract), FORMATS[io])
+        return [x for run in (*back.rounded.values(), *back.drawn) for x in run.named().values()]
+
+    def all_rows(x: Tokens) -> int:
+        return x.valid.shape[1]
+
+    left_out = made()
+    monkeypatch.setattr("oracles.scan._real", all_rows)
+    torch.testing.assert_close(made(), left_out, rtol=0, atol=0)
