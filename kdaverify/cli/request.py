@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
+from kdaverify.limits import Limits
 
 
 class Request(BaseModel):
@@ -24,7 +24,8 @@ class Request(BaseModel):
         standards: whether every published standard has its row in the terminal summary.
         only: the properties that are tested; none for all.
         maxfail: failing tests after which no more are run; 0 for no limit.
-        diagnosis: seconds, for each implementation that is rejected, to name what is wrong with it.
+        diagnosis: seconds, for each implementation that is rejected, to name what is wrong with it;
+            None for a share of what the tests took.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,7 +42,7 @@ class Request(BaseModel):
     isolate: bool | None = None
     crash_folder: Path | None = None
     limits: Limits = Limits()
-    diagnosis: float = DIAGNOSIS_SECONDS
+    diagnosis: float | None = None
     standards: bool = False
     only: tuple[str, ...] = ()
     maxfail: int = 0
@@ -81,7 +82,7 @@ class Request(BaseModel):
             *({True: ["--isolate"], False: ["--no-isolate"], None: []}[self.isolate]),
             *([] if self.crash_folder is None else [f"--crash-folder={self.crash_folder}"]),
             *([f"--maxfail={self.maxfail}"] if self.maxfail else []),
-            f"--diagnosis={self.diagnosis}",
+            *([] if self.diagnosis is None else [f"--diagnosis={self.diagnosis}"]),
             f"--time-limit={self.limits.seconds}",
             f"--memory-limit={self.limits.gib}",
         ]

@@ -16,7 +16,7 @@ from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.report import Html, check_html
 from kdaverify.cli.request import Request
-from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
+from kdaverify.limits import DIAGNOSIS_DEFAULT, Limits
 
 Impls = Annotated[
     list[str] | None,
@@ -52,11 +52,15 @@ def verify(
     ] = False,
     benchmark: Benchmark = None,
     diagnosis: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none"
+            min=0,
+            help=(
+                "seconds spent on the diagnosis of each rejected implementation; 0: none; default:"
+                f" {DIAGNOSIS_DEFAULT}"
+            ),
         ),
-    ] = DIAGNOSIS_SECONDS,
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(

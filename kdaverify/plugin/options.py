@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kdaverify.foreign_warnings import foreign_warnings
-from kdaverify.limits import DIAGNOSIS_SECONDS, ISOLATE, NO_ISOLATE, Limits
+from kdaverify.limits import DIAGNOSIS_DEFAULT, ISOLATE, NO_ISOLATE, Limits
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -94,11 +94,10 @@ def _add_reports(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--diagnosis",
         type=float,
-        default=DIAGNOSIS_SECONDS,
         metavar="SECONDS",
         help=(
             "for each implementation that is rejected, to name what is wrong with it; 0: none"
-            f" (default: {DIAGNOSIS_SECONDS:g})"
+            f" (default: {DIAGNOSIS_DEFAULT})"
         ),
     )
     group.addoption(
@@ -140,6 +139,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.kda_seed is None:
         # Stored in the option itself, which is what the workers of pytest-xdist are given.
         config.option.kda_seed = default_seed(config.option.profile, datetime.now(UTC))
+    if not hasattr(config.option, "tbstyle"):
+        # Without pytest's terminal, as in `kdaverify verify`, nobody reads the source around a
+        # failure; quoting it took a second of CPU in a session with ninety.
+        config.option.tbstyle = "native"
     if named:
         subjects(config)
 

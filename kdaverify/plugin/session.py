@@ -4,6 +4,7 @@ verdicts arrive, are recorded, and become decisions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from kdaverify.foreign_warnings import foreign_warnings
+from kdaverify.limits import diagnosis_seconds
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
@@ -61,6 +63,7 @@ class Session:
         judged: the code of every implementation, as it was when the session started.
         account: what the session says beside its verdicts; None before its end.
         failed: tests that failed.
+        began: when the session did, on the monotonic clock.
     """
 
     writer: RecordWriter | None = None
@@ -70,6 +73,7 @@ class Session:
     judged: dict[str, CodeIdentity] = field(default_factory=dict[str, CodeIdentity])
     account: Account | None = None
     failed: int = 0
+    began: float = field(default_factory=time.monotonic)
 
     def take(self, nodeid: str, part: dict[str, Any]) -> None:
         self.tested.setdefault(part["implementation"], set()).add(part["property"])
@@ -253,12 +257,16 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
     """Diagnoses each implementation;
     a kernel that ends this process is isolated in the next try.
     """
-    for subject in (present(config, subject) for subject in subjects(config)):
+    named = subjects(config)
+    spent = (time.monotonic() - found.began) / max(1, len(named))
+    given: float | None = config.option.diagnosis
+    seconds = diagnosis_seconds(spent) if given is None else given
+    for subject in (present(config, subject) for subject in named):
         files = None if subject.adapter.isolated else crash_files(config)
         if files is not None:
             files.begin(subject.spec, "the diagnosis")
         with foreign_warnings():
-            diagnose(found, [subject], seconds=config.option.diagnosis)
+            diagnose(found, [subject], seconds=seconds)
         if files is not None:
             files.end()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kdaverify.limits import diagnosis_seconds
 from kdaverify.problems import Problem
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.record import RecordWriter
@@ -55,3 +56,10 @@ def test_what_is_no_failing_case_is_reported(
 def test_a_record_that_is_not_there_is_reported(cli: Cli, tmp_path: Path) -> None:
     code, _, complaint = cli("diagnose", tmp_path / "none.jsonl", "1")
     assert (code, "no file" in complaint) == (2, True)
+
+
+@pytest.mark.parametrize(("testing", "seconds"), [(1.0, 8.0), (40.0, 16.0), (600.0, 24.0)])
+def test_the_diagnosis_of_a_session_takes_a_share_of_what_its_tests_took(
+    testing: float, seconds: float
+) -> None:
+    assert diagnosis_seconds(testing) == pytest.approx(seconds)
