@@ -244,6 +244,8 @@ class ChunkErrors:
             + self.d_decay[..., -1:, :].mT * kept
         )
         own = own + r.sums("state", self.C) * (kept + written) + r.counts("state") * self.lost
+        if r.contract.transition == "formed":
+            own = own + self._of_maps(kept)
         if r.contract.decay == "scalar":
             # subnormal where v_new is small: 2^-25 of each element in fp16
             own = own + self.k.mT @ r.stored("state", "v_decayed", torch.zeros_like(self.own_v))
@@ -253,6 +255,14 @@ class ChunkErrors:
         growth = torch.minimum(self._growth(), norm(transition.flatten(-2), -1))[..., None]
         self.columns = torch.minimum(norm(most, -2), growth * self.columns + norm(own, -2))
         self.d_S = torch.minimum(most, self.columns[..., None, :])
+
+    def _of_maps(self, kept: Tensor) -> Tensor:
+        """What making M = Diag(exp G_c) - kg^T w and kg^T u apart, and their sum, adds to S: terms
+        that v_new has cancelled are summed by themselves, over C tokens and then over K channels.
+        """
+        r, keys = self.r, self.kg_most.mT
+        of_S, of_u = keys @ (self.w_most @ self.S_most), keys @ self.u_most
+        return r.sums("state", self.C + self.K) * (kept + 2 * (of_S + of_u))
 
     def _with(self, cost: float) -> Tensor:
         """[C, K] relative error of a decay whose error is then `cost`."""
@@ -288,6 +298,7 @@ class ChunkErrors:
             + cost * Rv
         )
         d_w, d_u = cost * Rk + r.stored("wy", "w", w), cost * Rv + r.stored("wy", "u", u)
+        self.w_most, self.u_most = w + d_w, u + d_u
         return d_w @ self.h_most + d_u + r.sums("state", self.K) * ((w + d_w) @ self.h_most)
 
     def _stored_residual(self, unsolved: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from kdaverify.budgets.contract_checks import (
     Order,
     Rounding,
     Scale,
+    Transition,
     check_arithmetic,
     check_form,
     check_tensors,
@@ -55,6 +56,7 @@ _WORDS: Final = {
     "exponential": "free",
     "scale": "free",
     "decay": "channel",
+    "transition": "applied",
     "gate": "log",
     "beta": "value",
 }
@@ -139,6 +141,9 @@ class Contract:
             stored: a constant relative error of every output, up to one unit; free elsewhere.
         decay: channel where every key channel has a gate of its own; scalar where all share one,
             and the kernel's chunks make use of it: see `budgets.scalar_decay`.
+        transition: formed where each chunk's map of the state, S -> M S + C with M [K, K], is made
+            before the state is there, as where ranks or chunks run at once: K terms are summed
+            where the decay of an element is one product. applied elsewhere.
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What
             it computes from that rounds too, and its gradients are with respect to that. An
             adapter's conventions set both; a declared contract need not.
@@ -169,6 +174,7 @@ class Contract:
     exponential: Exponential = "free"
     scale: Scale = "free"
     decay: Decay = "channel"
+    transition: Transition = "applied"
     gate: Gate = "log"
     beta: Beta = "value"
     backward: Contract | None = None

@@ -17,6 +17,7 @@ Order = Literal["free", "in-order"]
 Exponential = Literal["free", "natural", "base-2", "approximate"]
 Scale = Literal["free", "in-q", "rounded"]
 Decay = Literal["channel", "scalar"]
+Transition = Literal["applied", "formed"]
 Gate = Literal["log", "log2", "decay"]
 Beta = Literal["value", "logit"]
 
@@ -30,6 +31,7 @@ CHOICES: Final = {
     "exponential": get_args(Exponential),
     "scale": get_args(Scale),
     "decay": get_args(Decay),
+    "transition": get_args(Transition),
     "gate": get_args(Gate),
     "beta": get_args(Beta),
 }
@@ -81,10 +83,6 @@ def check_form(contract: Contract) -> None:
             "contract: factored decays and a solve of its own exclude each other: no emulated"
             " kernel has both; drop one"
         )
-    if contract.anchored and contract.form == "recurrent":
-        raise ContractError(
-            "contract: anchored scores are blocks of a chunk; the recurrent form has none"
-        )
     if contract.anchored and contract.factors is not None:
         raise ContractError(
             "contract: where whole chunks factor their decays, diagonal blocks have no anchor of"
@@ -95,9 +93,24 @@ def check_form(contract: Contract) -> None:
             f"contract: anchor {contract.anchor!r} is the row of anchored scores; declare them"
             " anchored too"
         )
+    if contract.form == "recurrent":
+        _check_recurrent(contract)
     if contract.decay == "scalar":
         _check_scalar(contract)
     _check_sizes(contract)
+
+
+def _check_recurrent(contract: Contract) -> None:
+    """Refuses what chunks alone have."""
+    if contract.anchored:
+        raise ContractError(
+            "contract: anchored scores are blocks of a chunk; the recurrent form has none"
+        )
+    if contract.transition == "formed":
+        raise ContractError(
+            "contract: transition 'formed' is a way of chunks, which make a map of the state; token"
+            " by token the state is there"
+        )
 
 
 def _check_scalar(contract: Contract) -> None:

@@ -65,6 +65,7 @@ class ContractFile(BaseModel):
     exponential: str = "free"
     scale: str = "free"
     decay: str = "channel"
+    transition: str = "applied"
     gate: str = "log"
     beta: str = "value"
     own: list[str] = []

@@ -4,11 +4,12 @@ the conforming kernels whose worst error is the tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
@@ -16,6 +17,7 @@ from kdaverify.budgets.emulate import (
     ROWWISE,
     SCALED,
     Emulator,
+    mapped_state,
     merge_blocks,
     substituted_in_order,
     with_dot,
@@ -120,12 +122,22 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = tuple(members_of_one_gate(members))
     if contract.softplus:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
+    if contract.transition == "formed":
+        members = (*members, *_mapping(members[:2], contract))
     if contract.carry.unit > contract.accumulate.unit:
         # A cache in 16 bits holds the initial state too. Where gates are near 0 every element then
         # rounds back: a right kernel was rejected for a bias of 4 times its tolerance.
         start = replace(members[0], name="initial state rounded as it is read", narrow_start=True)
         members = (*members, start)
     return as_declared(members)
+
+
+def _mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
+    """The same kernels with the map of the state of each chunk formed first."""
+    state = scalar_decay.mapped_state if contract.decay == "scalar" else mapped_state
+    for member in members:
+        stages = replace(member.stages, state=state)
+        yield replace(member, name=f"{member.name}, maps of the state", stages=stages)
 
 
 def deciding(members: Sequence[Emulator]) -> list[str]:

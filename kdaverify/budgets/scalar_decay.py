@@ -77,6 +77,12 @@ def state(c: Chunk) -> None:
     _advance(c, c.u - c.dot(c.w, c.h))
 
 
+def mapped_state(c: Chunk) -> None:
+    """Math: 3.5 with the chunk's map of the state made before the state is there."""
+    channels = torch.eye(c.tokens.k.shape[-1], dtype=c.S.dtype, device=c.S.device)
+    emulate.apply_map(c, c.tokens.k * to_end(c), whole(c) * channels)
+
+
 def residual_wy(c: Chunk) -> None:
     """Math: 3.4 of kernels that apply R after the state is subtracted: w and u stay unsolved."""
     solved, c.R = c.R, identity(c.R)

@@ -63,6 +63,7 @@ def test_names_distinguish_contracts() -> None:
             "storage_rounding": "truncate",
             "order": "in-order",
             "exponential": "natural",
+            "transition": "formed",
         }.items()
     ]
     names = [contract.name for contract in (plain, *others)]

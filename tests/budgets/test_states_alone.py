@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.problems import Problem
+from oracles.running_error import enclosed
 
 Exp = Callable[[Tensor], Tensor]
 FADING = Problem(
@@ -80,3 +82,58 @@ def test_a_cache_in_16_bits_may_round_the_initial_state(gate: str) -> None:
 def test_one_that_cuts_off_does_not_conform(gate: str) -> None:
     cut: Exp = lambda x: (x.float().view(torch.int32) & -(1 << 16)).view(torch.float32)  # noqa: E731
     assert ratio("chunk64-bf16-bf16carry", gate, faded(gate, torch.exp, cut, cut)) > 1.2
+
+
+MAPPED = FADING.replace(dtype="fp32", beta="uniform", gate="log-sigmoid", T=2)
+
+
+def final_state_of_maps(kept: Exp) -> Tensor:
+    """S_T of a kernel that makes the map of the state of both tokens first, in fp32."""
+    x, heads = MAPPED.inputs(), MAPPED.HV // MAPPED.H
+    k = x.k.float().transpose(1, 2).repeat_interleave(heads, 1)
+    v, sums = x.v.float().transpose(1, 2), x.g.float().cumsum(1).transpose(1, 2)
+    beta = x.beta.float().transpose(1, 2)[..., None]
+    read, written = k * sums.exp(), k * (sums[..., -1:, :] - sums).exp()
+    within = (k[..., 1, :] * k[..., 0, :] * (sums[..., 1, :] - sums[..., 0, :]).exp()).sum(-1)
+    solved = torch.eye(2).expand(*within.shape, 2, 2).clone()
+    solved[..., 1, 0] = -beta[..., 1, 0] * within
+    w, u = solved @ (beta * read), solved @ (beta * v)
+    kept_of = torch.diag_embed(sums[..., -1, :].exp())
+    return kept(kept_of - written.mT @ w) @ x.state.float() + written.mT @ u
+
+
+@functools.cache
+def of_maps(contract: str) -> Reference:
+    inputs, declared, io = MAPPED.inputs(), contract_from_name(contract), FORMATS["fp32"]
+    return standard(inputs, declared, io, emulate(inputs, declared, io))
+
+
+def ratio_of_maps(contract: str, kept: Exp) -> float:
+    known = of_maps(contract)
+    allowed, truth = known.budgets["final_state"], known.exact("final_state")
+    error = truth.error(final_state_of_maps(kept).double())
+    return max(allowed.ratios(allowed.measure(error, truth)).values())
+
+
+def test_maps_of_the_state_conform_where_they_are_declared() -> None:
+    assert ratio_of_maps("chunk16-fp32[transition:formed]", Tensor.float) <= 1
+    assert ratio_of_maps("chunk16-fp32", Tensor.float) > 1.2
+
+
+@pytest.mark.parametrize("fmt", ["tf32", "bf16"])
+def test_maps_in_fewer_bits_do_not(fmt: str) -> None:
+    assert ratio_of_maps("chunk16-fp32[transition:formed]", FORMATS[fmt].round) > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "gates"), [("chunk16-fp32", "channel"), ("chunk16-fp32[decay:scalar]", "head")]
+)
+def test_the_proven_bound_holds_for_maps(name: str, gates: str) -> None:
+    brackets = f"{name.removesuffix(']')}{';' if '[' in name else '['}transition:formed]"
+    inputs = MAPPED.replace(T=40, gates=gates).inputs()
+    contract, io = contract_from_name(brackets), FORMATS["fp32"]
+    truth, ceilings = enclosed(inputs), Ceilings(inputs, contract, io)
+    of = Ceiling(ceilings, "final_state")
+    for member, (_, final) in emulate(inputs, contract, io).rounded.items():
+        error = truth.named()["final_state"].error(final)
+        assert of.used(error, truth.named()["final_state"], io).ratio <= 1, member
