@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from kdaverify.adapters import find
@@ -64,6 +67,36 @@ def test_a_law_rejects_it_and_not_its_twin(name: str) -> None:
     for adapter, wrong in ((find(f"fault:{name}"), True), (host_of(fault).right(fault), False)):
         problem = SPARSE.within(adapter, SPARSE.probe("bf16"))
         found = law.check(adapter, problem)
+        assert any(outcome.status.rejects for outcome in found) == wrong
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_row_of_a_slot_that_is_not_a_number_may_be_that_of_no_keys(*, guarded: bool) -> None:
+    def call(right: Callable[..., Any], given: dict[str, Any]) -> Any:
+        if guarded:
+            o, lse = right(**given)
+            return o.nan_to_num(0.0), lse
+        # as if the slot were in no list
+        skipped = given["cache"].isnan().any(-1).flatten()
+        seen = (given["indices"] >= 0) & (given["indices"] < len(skipped))
+        lost = seen & skipped[given["indices"].clamp(0, len(skipped) - 1).long()]
+        return right(**given | {"indices": given["indices"].masked_fill(lost, -1)})
+
+    adapter = adapted(ListPatch(call=call), "sparse_attention", "NaN in o")
+    problem = SPARSE.within(adapter, SPARSE.probe("bf16"))
+    found = SPARSE.laws()["nan-shows"].check(adapter, problem)
+    assert any(outcome.status.rejects for outcome in found) != guarded
+
+
+def test_a_slot_times_0_may_spread_where_a_kernel_declares_finite_slots() -> None:
+    def call(right: Callable[..., Any], given: dict[str, Any]) -> Any:
+        o, lse = right(**given)
+        return o + 0.0 * given["cache"].sum(), lse
+
+    for unused, wrong in (("finite", False), ("anything", True)):
+        adapter = adapted(ListPatch(call=call), "sparse_attention", "0 times NaN", unused=unused)
+        problem = SPARSE.within(adapter, SPARSE.probe("bf16"))
+        found = SPARSE.laws()["nan-shows"].check(adapter, problem)
         assert any(outcome.status.rejects for outcome in found) == wrong
 
 

@@ -32,14 +32,14 @@ def _unsunk(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same(adapter, _without(call), found, plain, "with a sink of -inf and with none")
 
 
-def _factor(lse: Tensor, call: Any) -> Tensor:
-    """[B, s_q, H, 1] sigma(LSE - a); 0 in rows without keys."""
+def _factor(lse: Tensor, call: Any, *, sign: float = 1.0) -> Tensor:
+    """[B, s_q, H, 1] sigma(LSE - a), or 1 less it; 0 in rows without keys."""
     gap = lse.double() - call.sink.double()[:, None]
-    return gap.sigmoid().masked_fill(call.empty[:, None], 0.0).transpose(1, 2)[..., None]
+    return (sign * gap).sigmoid().masked_fill(call.empty[:, None], 0.0).transpose(1, 2)[..., None]
 
 
 def _multiplied(adapter: Adapter, problem: Any) -> list[Outcome]:
-    """Math: |df| <= f (1 - f) (exp(e) - 1), e the error of LSE."""
+    """Math: |df| <= f (1 - f) (exp(e) - 1), e the error of LSE, and |df| <= 1."""
     if "lse" not in adapter.exposes(problem):
         return skipped("it returns no LSE")
     call = problem.inputs()
@@ -47,7 +47,9 @@ def _multiplied(adapter: Adapter, problem: Any) -> list[Outcome]:
     errors, own = (bounds(adapter, problem, one) for one in (_without(call), call))
     f, moved = _factor(plain["lse"], call), torch.expm1(errors["lse"]).transpose(1, 2)[..., None]
     o = plain["o"].double()
-    of_factor = f * (1 - f) * moved.nan_to_num(posinf=1.0)
+    of_factor = (
+        (f * _factor(plain["lse"], call, sign=-1.0) * moved).nan_to_num(1.0, 1.0).clamp(max=1)
+    )
     allowed = own["o"] + f * errors["o"] + of_factor * (o.abs() + errors["o"])
     said = "with sigma(LSE - sink) times what a sink of -inf gives"
     return within(call, {"o": found["o"]}, {"o": f * o}, {"o": allowed}, said)

@@ -70,7 +70,10 @@ def _elsewhere(adapter: Adapter, problem: Any) -> list[Outcome]:
     moved = where[call.indices.masked_fill(~inside, 0).long()].to(torch.int32)
     indices = torch.where(inside, moved, call.indices)
     other = replace(_with_slots(call, slots[order].contiguous()), indices=indices)
-    return same_bits(adapter, problem, call, other, "with rows in other slots")
+    # a kernel that goes through all slots, and counts how often a list names each, adds up in the
+    # order of slots
+    plain, found = run(adapter, problem, call), run(adapter, problem, other)
+    return same(adapter, call, found, plain, "with rows in other slots")
 
 
 def _reversed(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -149,32 +152,52 @@ def _merged(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 
 def _not_a_number(adapter: Adapter, problem: Any) -> list[Outcome]:
-    """The row of one slot is NaN: so is o of queries that name it, and no other."""
+    """The row of one slot is NaN: it shows in the queries that name it, and in no other."""
     call = problem.inputs()
-    if not bool(call.seen.any()):
-        return skipped("no list names a slot")
-    slot = int(call.indices[call.seen][0])
+    slot = _beside_others(call)
+    if slot is None:
+        return skipped("no query names two slots")
     slots = call.cache.flatten(0, 1).clone()
     slots[slot] = _nan_row(slots[slot], call.d_v)
     plain, found = run(adapter, problem, call), run(adapter, problem, _with_slots(call, slots))
     hit = ((call.indices == slot) & call.seen).any(-1)
+    # a kernel that multiplies slots by 0 where a query does not name them declares it
+    free = torch.ones_like(hit) if problem.unused == "finite" else hit
     kept = {
         name: torch.where(
-            hit[:, None] if name == "lse" else hit[..., None, None], plain[name], found[name]
+            free[:, None] if name == "lse" else free[..., None, None], plain[name], found[name]
         )
         for name in plain
     }
-    hidden = ~found["o"].isnan() & hit[..., None, None]
+    hidden = _hides(found["o"]) & hit[..., None, None]
     others = same(adapter, call, kept, plain, f"where slot {slot} is NaN and not in the list")
     if not bool(hidden.any()):
         return others
     at = first_true(hidden)
     message = (
-        f"o: slot {slot} is NaN, and {int(hidden.sum())} elements of o of queries that name it are"
-        f" not\n  first at {place('o', at, hidden.shape, call)}\n  got"
-        f" {float(found['o'].flatten()[at]):.9g}, wanted NaN"
+        f"o: slot {slot} is NaN, and {int(hidden.sum())} elements of o of queries that name it hide"
+        f" it\n  first at {place('o', at, hidden.shape, call)}\n  got"
+        f" {float(found['o'].flatten()[at]):.9g}, wanted NaN, or a row of 0"
     )
     return [*others, Outcome("o", Status.FAIL, message)]
+
+
+def _beside_others(call: SparseCall) -> int | None:
+    """A slot whose query names another too: without it o is a number that is not 0."""
+    for entries, seen in zip(call.indices.flatten(0, 1), call.seen.flatten(0, 1), strict=True):
+        named = entries[seen]
+        if bool((named != named[:1]).any()):
+            return int(named[0])
+    return None
+
+
+def _hides(o: Tensor) -> Tensor:
+    """[B, s_q, H, d_v] Elements that are numbers, of rows that are not 0 throughout.
+
+    Kernels guard against rows without keys by a sum above 0. A sum of NaN is not above 0 either:
+    the row is that of no keys.
+    """
+    return ~o.isnan() & (o != 0).any(-1, keepdim=True)
 
 
 def _nan_row(row: Tensor, d_v: int) -> Tensor:
@@ -198,7 +221,7 @@ _CHECKS: Final = (
     ),
     attention_law(
         "slots-elsewhere",
-        "rows moved to other slots, and the lists with them, change no bit",
+        "rows moved to other slots, and the lists with them, have the same results",
         "offsets of pages dropped, strides of a cache (G1, G3, K7)",
         _elsewhere,
     ),
@@ -256,8 +279,8 @@ _CHECKS: Final = (
     ),
     attention_law(
         "nan-shows",
-        "a slot that is NaN makes o of the queries that name it NaN, and no other",
-        "code 0x7f of a quantised cache read as a number, NaN flushed",
+        "a slot that is NaN makes o of the queries that name it NaN or 0, and no other",
+        "code 0x7f of a quantised cache read as a number, slots of NaN skipped",
         _not_a_number,
     ),
 )
