@@ -233,6 +233,12 @@ class CallOperator(Operator):
         first, *rest = problem.lengths
         return {"lengths": (*rest, first)}
 
+    def other_scale(self, problem: Any) -> dict[str, Any] | None:
+        """Fields of the same problem under half of the default scale; None where it has none."""
+        if "scale" not in type(problem).model_fields:
+            return None
+        return {"scale": 0.5 * problem.K**-0.5}
+
     @abc.abstractmethod
     def reference(
         self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()

@@ -119,6 +119,12 @@ class Adapter(abc.ABC):
         what it returns lies there too.
         """
 
+    def returned(self, inputs: Any) -> Mapping[str, Any]:
+        """What the kernel itself returned, in memory of its own where that can be had: before
+        anything converted it.
+        """
+        return values_of(self.forward(inputs))
+
     @abc.abstractmethod
     def proof(self) -> str:
         """Names the kernel that ran, as observed at the last call; NOTHING_YET before one."""

@@ -313,19 +313,25 @@ class FunctionAdapter(Adapter):
             **({} if own is None else own()),
         }
 
+    def returned(self, inputs: Any) -> dict[str, Any]:
+        return on_device(self.device, lambda x: self._parts(self._function, x, {}), inputs)
+
     def _called(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
-        returned = self._operator.invoked(function, call, self.takes, unknown)
-        self._ran = place_of(function)
-        parts: tuple[Any, ...] = (returned,)
-        if isinstance(returned, tuple | list):
-            parts = tuple(returned)  # pyright: ignore[reportUnknownArgumentType]
-        named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
         return {
             name: (
                 self._operator.canonical(name, value, call, self.takes)
                 if isinstance(value, Tensor)
                 else value
             )
-            for name, value in named.items()
-            if name in self.takes.returns
+            for name, value in self._parts(function, call, unknown).items()
         }
+
+    def _parts(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function returned, by name, as it returned it."""
+        returned = self._operator.invoked(function, call, self.takes, unknown)
+        self._ran = place_of(function)
+        parts: tuple[Any, ...] = (returned,)
+        if isinstance(returned, tuple | list):
+            parts = tuple(returned)  # pyright: ignore[reportUnknownArgumentType]
+        named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
+        return {name: value for name, value in named.items() if name in self.takes.returns}

@@ -11,8 +11,6 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 
-HALF = 0.5
-
 
 def _alternating(
     case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCase], *, decode: bool = False
@@ -33,9 +31,10 @@ def _alternating(
 
 
 def _scale(case: CallRuleCase) -> CallRuleCase:
-    if "scale" not in type(case.problem).model_fields:
+    other = case.adapter.operator.other_scale(case.problem)
+    if other is None:
         raise Unreachable("its operator has no scale")
-    return replace(case, problem=case.beside(scale=HALF * case.problem.K**-0.5))
+    return replace(case, problem=case.beside(**other))
 
 
 def _state(case: CallRuleCase) -> CallRuleCase:
@@ -78,6 +77,7 @@ def _rule(
     *,
     sequences: bool = True,
     offsets: bool = False,
+    scaled: bool = False,
 ) -> CallRule:
     about, check = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
     return CallRule(
@@ -87,6 +87,7 @@ def _rule(
         check,
         sequences=sequences,
         offsets=offsets,
+        scaled=scaled,
         costly=True,
     )
 
@@ -109,7 +110,12 @@ def _decode_rule(
 
 RULES = (
     _rule(
-        "scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)", _scale
+        "scale",
+        "the scale",
+        "an executor or a compiled kernel kept by shape alone (B35)",
+        _scale,
+        sequences=False,
+        scaled=True,
     ),
     _rule(
         "state",

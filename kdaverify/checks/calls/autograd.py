@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from kdaverify.adapters.base import values_of
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
@@ -84,7 +85,7 @@ def _inference(case: CallRuleCase) -> list[Outcome]:
 
 
 def _frozen(case: CallRuleCase) -> list[Outcome]:
-    names = _unconverted(case)
+    names = unconverted(case)
     if len(names) < 2:
         raise Unreachable("fewer than two inputs reach the kernel as they are")
     plain, outcomes = _gradients(case, names), list[Outcome]()
@@ -107,17 +108,18 @@ def separating(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
             yield tuple(name for number, name in enumerate(names) if number >> bit & 1 == side)
 
 
-def _unconverted(case: CallRuleCase) -> tuple[str, ...]:
+def unconverted(case: CallRuleCase) -> tuple[str, ...]:
     """The inputs with a gradient whose values reach the kernel as they are: of a logit's beta,
     autograd gives another gradient.
     """
     given, received = case.inputs.tensors(), case.adapter.received(case.inputs).tensors()
 
     def is_kept(name: str) -> bool:
+        # NaN as well: what memory that nobody reads holds
         return (
             name in given
             and received[name].dtype == given[name].dtype
-            and torch.equal(received[name], given[name])
+            and same(received[name], given[name])
         )
 
     return tuple(filter(is_kept, case.inputs.signature.gradients.values()))
@@ -125,7 +127,11 @@ def _unconverted(case: CallRuleCase) -> tuple[str, ...]:
 
 def _gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
     """By the name of the gradient."""
-    call = recorded(case, wanted)
+    return gradients_of_call(case, recorded(case, wanted))
+
+
+def gradients_of_call(case: CallRuleCase, call: RecordedCall) -> Tensors:
+    """Of the case's loss, by the name of the gradient."""
     return _named(case, watched(lambda: call.gradients(_incoming(case)), "call"))
 
 
@@ -148,7 +154,7 @@ def _incoming(case: CallRuleCase) -> Tensors:
 
 
 def _twice(case: CallRuleCase) -> list[Outcome]:
-    call, incoming = recorded(case, _unconverted(case)), _incoming(case)
+    call, incoming = recorded(case, unconverted(case)), _incoming(case)
     first = watched(lambda: call.gradients(incoming, keep=True), "call")
     before = {name: dx.clone() for name, dx in _named(case, first).items()}
     try:

@@ -17,6 +17,7 @@ from kdaverify.adapters.placement import shares_memory
 from kdaverify.checks.calls.bits import differing, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors
 from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import watched
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
@@ -88,8 +89,19 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + reach(tensor) * tensor.itemsize
 
 
+def _outputs(case: CallRuleCase) -> Tensors:
+    """What the kernel returned itself: conversions of it, as of LSE to base e, are copies."""
+    case.run()
+    return _returned(case, case.inputs)
+
+
 def _later_outputs(case: CallRuleCase) -> Tensors:
-    return case.run(case.problem.replace(seed=case.problem.seed + 1).inputs())
+    return _returned(case, case.problem.replace(seed=case.problem.seed + 1).inputs())
+
+
+def _returned(case: CallRuleCase, inputs: TensorCall) -> Tensors:
+    found = watched(lambda: case.adapter.returned(inputs.copied()), "call")
+    return {name: found[name].detach() for name in case.exposed}
 
 
 def _later_gradients(case: CallRuleCase) -> Tensors:
@@ -136,7 +148,7 @@ RULES = (
         "kept",
         "a later call changes nothing that an earlier one returned; outputs share no memory",
         _EXPOSES,
-        partial(_kept, call=CallRuleCase.run, later=_later_outputs),
+        partial(_kept, call=_outputs, later=_later_outputs),
         channel="results",
     ),
     CallRule(

@@ -68,7 +68,8 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
             problem = adapter.operator.call_problem(
                 adapter, rule, dtype, seed=seed, turn=number + dtypes.index(dtype) + seed
             )
-            if problem is not None:
+            unscaled = rule.scaled and adapter.operator.other_scale(problem) is None
+            if problem is not None and not unscaled:
                 yield CallRuleTest(rule, problem, detail)
 
 

@@ -34,6 +34,7 @@ class CallRule:
             continues from.
         offsets: about the offsets of a pack alone: tested on whatever packs, by one list of them or
             several.
+        scaled: about the scale: tested on operators whose problems have one.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite
             `gradients` judges.
@@ -59,6 +60,7 @@ class CallRule:
     sequences: bool = False
     decode: bool = False
     offsets: bool = False
+    scaled: bool = False
     aligned: bool = False
     spare: bool = True
     counted: bool = False

@@ -11,6 +11,7 @@ from kdaverify.checks.calls import (
     alternating,
     autograd,
     first,
+    interleaved,
     lifetimes,
     packs,
     repeated,
@@ -30,6 +31,7 @@ MODULES: Final = (
     views,
     packs,
     surroundings,
+    interleaved,
 )
 OF_LONG_CALLS: Final = (
     "view-sliced",

@@ -338,6 +338,20 @@ class Overwritten(torch.autograd.Function):
         return ctx.scratch.add_(given[0]).clone()
 
 
+class Latest(torch.autograd.Function):
+    """k as it is; its backward reads k from the buffer of the latest call."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, kept: dict[Any, Any]) -> Tensor:
+        ctx.own, ctx.kept, kept["k"] = k, kept, k
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
+        read = ctx.kept["k"]
+        return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None
+
+
 def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
     q, v = Freed.apply(x.q, x.v)  # pyright: ignore[reportGeneralTypeIssues]
     return right(replace(x, q=q, v=v))
@@ -345,6 +359,10 @@ def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 def overwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, k=Overwritten.apply(x.k)))
+
+
+def saved_by_the_latest(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    return right(replace(x, k=Latest.apply(x.k, kept)))
 
 
 def other_when_recorded(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -473,6 +491,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "frozen-inputs": lambda: port(freed),
     "backward-twice": lambda: port(overwritten),
     "cotangent-expanded": lambda: Derived(derived_from_its_memory),
+    "two-forwards": lambda: port(saved_by_the_latest),
     "first-of-shape": lambda: port(wrong_at_first),
     "view-guarded": lambda: port(from_the_start),
     "view-shifted": lambda: port(demands(32)),

@@ -137,6 +137,9 @@ class SoftmaxOperator(TolerancesOperator):
         fields["d_k"] = int(takes.words["d_k"]) or problem.d_k
         return fields
 
+    def other_scale(self, problem: Any) -> dict[str, Any] | None:
+        return {"scale": "default" if problem.scale == "small" else "small"}
+
     def cost(self, problem: Any) -> float:
         pairs = sum(s_q * max(s_k, 1) for s_q, s_k in problem.pairs)
         return SECONDS * pairs * problem.H * (problem.d_k + problem.d_v)
