@@ -3,17 +3,17 @@
     python -m benchmarks.attention_alarms --runs 5000
     python -m benchmarks.attention_alarms --seed 7103 --only 17 250
 
-Random segments (lengths, heads, widths, formats, ten kinds of logits; dense keys, lists of slots,
-and lists of slots of an FP8 cache; with and without a sink; forward and, but for FP8, backward),
-and on each of them kernels of random
-designs that the ensemble does not have: blocks of 16 to 128, 1 to 8 splits cut and merged in every
-way, partials in fp32 or in 16 bits, both directions, lazy rescaling, both row sums, both bases, P
-relative to either maximum, the sink first or last, sums in any order, cached keys dequantised in
-one rounding or two. Each is held against the tolerances of a contract that admits it; what is over
-is repeated on 20 fresh segments of the same kind, and is a false alarm if most of those are over
-too. Kernels with scores in bf16, P in e4m3 and partials in bf16 are held against the same
-tolerances, and counted where they are within. Prints counts by kind of segment, the worst ratios,
-and the number of every run that is over; --only repeats runs by number.
+Random segments (lengths, heads, widths, formats, twelve kinds of logits; dense keys, lists of
+slots, and lists of slots of an FP8 cache; with and without a sink; forward and, but for FP8,
+backward), and on each of them kernels of random designs that the ensemble does not have: blocks of
+16 to 128, 1 to 8 splits cut and merged in every way, partials in fp32 or in 16 bits, both
+directions, lazy rescaling, both row sums, both bases, P relative to either maximum, the sink first
+or last, sums in any order, cached keys dequantised in one rounding or two. Each is held against the
+tolerances of a contract that admits it; what is over is repeated on 20 fresh segments of the same
+kind, and is a false alarm if most of those are over too. Kernels with scores in bf16, P in e4m3 and
+partials in bf16 are held against the same tolerances, and counted where they are within. Prints
+counts by kind of segment, the worst ratios, and the number of every run that is over; --only
+repeats runs by number.
 """
 
 from __future__ import annotations
@@ -87,7 +87,12 @@ LOGITS: dict[str, Logits] = {
     "last key wins": _winner(1.0),
     "shifted by 100": lambda q, _: q + 0.0 * q,
     "rising": lambda q, _: q + 0.0 * q,
+    "shifted by -64000": lambda q, _: q + 0.0 * q,
+    "plateau": lambda q, _: 0.05 * q,
 }
+LOWEST, DEPTH = -64000.0, 16.5
+PEAKED = 0.65
+"""Of the depth of a plateau, in the first head."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,14 @@ def drawn(rng: random.Random, again: int = 0) -> Drawn:
         step = torch.arange(s_k, dtype=torch.float64) * rng.choice((0.69, 0.7, 5.5, 6.0))
         k[..., -1] = 100.0 if logits.startswith("shifted") else step
         q[..., -1] = d_k**0.5
+    if logits in ("shifted by -64000", "plateau"):
+        low = LOWEST if logits.startswith("shifted") else -DEPTH
+        factor = (-low) ** 0.5 * d_k**0.25
+        k[..., -1] = low / factor * d_k**0.5
+        q[..., -1] = factor
+    if logits == "plateau":
+        k[:, [0, s_k // 2, s_k - 1], -1] = 0.0
+        q[..., -1] *= torch.linspace(PEAKED, 1, len(q), dtype=torch.float64)[:, None]
     if rng.random() < 0.3:
         v = v + 3.0
     cast = FORMATS[dtype].dtype

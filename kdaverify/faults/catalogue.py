@@ -33,7 +33,16 @@ from kdaverify.faults import (
     wy,
 )
 from kdaverify.faults.attention import backward as attention_backward
-from kdaverify.faults.attention import lists, masks, pages, quantised, sizes, splits, wrapper
+from kdaverify.faults.attention import (
+    lists,
+    masks,
+    pages,
+    ports,
+    quantised,
+    sizes,
+    splits,
+    wrapper,
+)
 from kdaverify.faults.attention import scores as attention_scores
 from kdaverify.faults.attention import sinks as attention_sinks
 from kdaverify.faults.fault import Fault
@@ -71,6 +80,7 @@ MODULES: Final = (
     attention_sinks,
     wrapper,
     sizes,
+    ports,
     lists,
     quantised,
 )

@@ -18,6 +18,9 @@ FOUND_BY = {
     "attention-M8": "view-expanded",
     "attention-G14": "view-joined-backward",
     "attention-W1": "alternating-packing",
+    "PORT-scale": "alternating-scale",
+    "PORT-saved": "two-forwards",
+    "PORT-buffer": "kept",
 }
 OFFSETS = ("edited-offsets", "alternating-packing")
 

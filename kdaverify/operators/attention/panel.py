@@ -83,6 +83,18 @@ DENSE: Final[Fields] = {
     },
     # sizes that models have: past tiles of rows, of heads and of columns, buffers and grids
     "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
+    # positions are exact up to 256 in bf16 and up to 2048 in fp16
+    "positions-past-256": {"s_q": 270, "s_k": 270, "H": 1, "d_k": 16, "d_v": 8, "causal": True},
+    # the route of decode, whose heads are in another order
+    "few-queries-past-2048": {
+        "s_q": 5,
+        "s_k": 2103,
+        "H": 4,
+        "h_kv": 2,
+        "d_k": 16,
+        "d_v": 8,
+        "causal": True,
+    },
     "rows-past-128": {"s_q": 150, "s_k": 150, "H": 2, "d_k": 16, "d_v": 8, "causal": True},
     "heads-past-64": {
         "s_q": 2,
@@ -127,12 +139,24 @@ DENSE: Final[Fields] = {
         "sink": "mixed",
     },
     **{f"{name}-logits": {**REGIME_SIZES, "logits": name} for name in REGIMES if name != "normal"},
+    # a block of keys that are skipped weighs little: it takes many of them
+    "plateau-logits": {
+        "s_q": 2,
+        "s_k": 2050,
+        "H": 4,
+        "h_kv": 2,
+        "d_k": 16,
+        "d_v": 8,
+        "logits": "plateau",
+        "value": "beside",
+    },
     **{
         f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
         for name in ("rising", "last", "high", "sharp")
     },
     **{f"{name}-values": {**REGIME_SIZES, "value": name} for name in VALUES if name != "normal"},
     **{f"{name}-sink": {**REGIME_SIZES, "sink": name} for name in ("level", "high", "absent")},
+    "one-query-sink": {"B": 2, "s_q": 1, "s_k": 70, "H": 6, "h_kv": 2, "sink": "level"},
     "mixed-sinks": {"B": 2, "s_q": 37, "s_k": 20, "H": 7, "causal": True, "sink": "mixed"},
     "peaked-logits-sink": {**REGIME_SIZES, "logits": "peaked", "sink": "level"},
     "pack-sink": {
@@ -186,6 +210,9 @@ DECODE: Final[Fields] = {
         for name in REGIMES
         if name != "normal"
     },
+    "plateau-logits": {"k_lengths": (2050, 64), "s_q": 1, "logits": "plateau", **LATENT},
+    # a sink joins the sum otherwise where a request has one query
+    "one-token-sink": {"k_lengths": (70, 0, 33, 1), "s_q": 1, "sink": "level", **LATENT},
     **{
         f"{name}-sink": {"k_lengths": MIXED, "s_q": 3, "sink": name, **LATENT}
         for name in ("level", "high", "absent", "mixed")

@@ -300,7 +300,9 @@ class MlaDecodeProblem(SoftmaxProblem):
         return found, count
 
 
-Parts = Literal["normal", "equal", "far", "high", "low", "one-empty", "empty"]
+Parts = Literal["normal", "equal", "far", "apart", "high", "low", "one-empty", "empty"]
+APART: Final = (100.0, -100.0, 130.0, -130.0, 1e4, -1e4)
+"""By row: past the range of exp in fp32 (88 upwards), of 2^x (128), and of fp16 sums."""
 
 
 class MergeProblem(Canonical):
@@ -308,8 +310,8 @@ class MergeProblem(Canonical):
 
     Args:
         T, H, d_v: rows, heads, columns.
-        parts: how the LSE of both relate: far is 80 apart, one-empty -inf in one part of every
-            third row, empty in both of every third row too.
+        parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
+            one part of every third row, empty in both of every third row too.
     """
 
     op: Literal["merge_state"] = "merge_state"
@@ -362,6 +364,8 @@ def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return a, a.clone()
     if parts == "far":
         return a, a + 80 * signs
+    if parts == "apart":
+        return a, a + torch.tensor(APART)[torch.arange(a.shape[1]) % len(APART)]
     if parts in ("one-empty", "empty"):
         a = a.masked_fill(row == 1, -torch.inf)
         b = b.masked_fill(row == 2, -torch.inf)

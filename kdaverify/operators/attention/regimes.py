@@ -29,13 +29,21 @@ Logits = Literal[
     "low",
     "heads",
     "twins",
+    "plateau",
+    "lowest",
 ]
-Values = Literal["normal", "ones", "onehot", "cancelling", "large", "tiny"]
+Values = Literal["normal", "ones", "onehot", "cancelling", "large", "tiny", "beside"]
 TILE: Final = 64
 WINNER: Final = 24.0
 STEP: Final = 0.75
 """Just above ln 2: a maximum that rises with every key by more than a power of two."""
 SHIFT: Final = 1000.0
+LOWEST: Final = -64000.0
+"""Below -5e4 and -1e4, of which kernels make the maximum of no keys; to base 2 too. Factors of it
+fit fp16."""
+DEPTH: Final = 16.5
+"""Of a plateau, for one head: thresholds that kernels skip blocks below are at 10 to 16, of which
+2,000 keys together have a weight of 2e-4, and of 5 % at 10.7."""
 STEEPEST: Final = 600.0
 """Logits of a ramp stay within it: fp16 has to hold the factors."""
 
@@ -46,6 +54,16 @@ def _nothing(keys: Tensor) -> Tensor:
 
 def _at(keys: Tensor, *places: int) -> Tensor:
     return sum(((keys == place) * WINNER for place in places), torch.zeros_like(keys))
+
+
+def _peaks(count: int) -> Tensor:
+    """Keys in the first, the middle and the last block of any size."""
+    return torch.tensor([0, count // 2, count - 1])[: 3 * (count > 0)]
+
+
+def _plateau(keys: Tensor) -> Tensor:
+    """Kernels go through blocks from the first or from the last one, with or without splits."""
+    return torch.full_like(keys, -DEPTH).index_fill(0, _peaks(len(keys)), 0.0)
 
 
 def _edges(keys: Tensor) -> Tensor:
@@ -64,13 +82,13 @@ class LogitRegime:
         about: in words.
         spread: their standard deviation at the default scale, beside the pattern.
         pattern: of the keys' numbers, in float64.
-        heads: whether every head has another multiple of the pattern.
+        heads: the multiple of the pattern that the first and the last head have.
     """
 
     about: str
     spread: float = 1.0
     pattern: Callable[[Tensor], Tensor] = _nothing
-    heads: bool = False
+    heads: tuple[float, float] = (1.0, 1.0)
 
 
 REGIMES: Final[Mapping[str, LogitRegime]] = {
@@ -88,10 +106,19 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
     "high": LogitRegime("all logits near 1000", 1.0, lambda keys: torch.full_like(keys, SHIFT)),
     "low": LogitRegime("all logits near -1000", 1.0, lambda keys: torch.full_like(keys, -SHIFT)),
     "heads": LogitRegime(
-        "heads shifted apart", 1.0, lambda keys: torch.full_like(keys, WINNER), heads=True
+        "heads shifted apart", 1.0, lambda keys: torch.full_like(keys, WINNER), heads=(-1.0, 1.0)
     ),
     "twins": LogitRegime(
         "two keys share all weight", 1.0, lambda keys: _at(keys, 0, len(keys) // 2)
+    ),
+    "plateau": LogitRegime(
+        "three keys, and all others far below them, which count together",
+        0.05,
+        _plateau,
+        heads=(0.65, 1.0),
+    ),
+    "lowest": LogitRegime(
+        "all logits near -64,000", 1.0, lambda keys: torch.full_like(keys, LOWEST)
     ),
 }
 
@@ -105,7 +132,7 @@ def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Ten
     if not bool(pattern.any()):
         return q, k
     factor = (float(pattern.abs().max()) / scale) ** 0.5
-    heads = torch.linspace(-1, 1, q.shape[1], dtype=torch.float64) if regime.heads else 1.0
+    heads = torch.linspace(*regime.heads, q.shape[1], dtype=torch.float64)
     q[..., -1] = factor * heads
     k[..., -1] = (pattern / (factor * scale))[:, None]
     return q, k
@@ -121,6 +148,12 @@ def _cancelling(v: Tensor) -> Tensor:
     return signs[:, None, None] * (1 + v * 2.0**-6)
 
 
+def _beside(v: Tensor) -> Tensor:
+    """Those of one sign do not cancel."""
+    large = v.abs() * 2.0**8
+    return large.index_copy(0, _peaks(len(v)), v[_peaks(len(v))])
+
+
 VALUES: Final[Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]] = {
     "normal": ("ordinary values", lambda v: v),
     "ones": ("all 1: o is the sum of the weights", torch.ones_like),
@@ -128,4 +161,5 @@ VALUES: Final[Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]] = {
     "cancelling": ("signs alternate from key to key", _cancelling),
     "large": ("values of 2^10", lambda v: v * 2.0**10),
     "tiny": ("values of 2^-10", lambda v: v * 2.0**-10),
+    "beside": ("ordinary values of the first, middle and last key, large ones of others", _beside),
 }

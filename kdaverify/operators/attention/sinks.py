@@ -48,8 +48,8 @@ def _level(logits: str, heads: int, s_k: int) -> Tensor:
     regime, log = REGIMES[logits], math.log(max(s_k, 1))
     spread = max(log, regime.spread * math.sqrt(2 * log))
     largest = float(regime.pattern(torch.arange(max(s_k, 1), dtype=torch.float64)).max())
-    factor = torch.linspace(-1, 1, heads, dtype=torch.float64) if regime.heads else 1.0
-    return spread + largest * factor * torch.ones(heads, dtype=torch.float64)
+    factor = torch.linspace(*regime.heads, heads, dtype=torch.float64)
+    return spread + largest * factor
 
 
 MISREAD: Final[Mapping[str, Callable[[Any], Any]]] = {

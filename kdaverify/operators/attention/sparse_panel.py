@@ -52,6 +52,8 @@ LISTS: Final[Fields] = {
         for name in REGIMES
         if name != "normal"
     },
+    "plateau-logits": {**WIDE, "B": 1, "s_q": 1, "pages": 150, "topk": 2050, "logits": "plateau"},
+    "one-query-sink": {**FEW, "s_q": 1, "sink": "level"},
     **{
         f"{name}-sink": {**FEW, "sink": name, "lists": "empty"}
         for name in ("level", "high", "absent", "mixed")

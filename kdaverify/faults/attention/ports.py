@@ -1,0 +1,211 @@
+"""Faults that ports of attention have where their engineers seldom look: positions, logits, sizes
+and sequences of calls that a test of one random problem does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.kernel import (
+    EVERY,
+    AttentionPatch,
+    KernelRequest,
+    Outputs,
+    bottom_right,
+)
+from kdaverify.faults.fault import Fault
+
+LONG, FEW, BLOCK, FAR, SENTINEL, RANGE = 1024, 8, 16, 10.0, -5e4, 88.0
+"""Keys and queries of a route of decode; the size of a block, and how far below the maximum its
+logits are not looked at; the maximum of no keys; where exp overflows in fp32."""
+Call = Callable[..., Any]
+
+
+def _positions_in_bf16(request: KernelRequest) -> Tensor:
+    i, j = (x.to(torch.bfloat16) for x in (
+        torch.arange(request.s_q) + request.s_k - request.s_q, torch.arange(request.k.shape[1]),
+    ))  # fmt: skip
+    seen = torch.ones(len(i), len(j), dtype=torch.bool)
+    return seen & (j <= i[:, None]) if request.causal else seen
+
+
+def _other_heads_of_long_keys(request: KernelRequest) -> KernelRequest:
+    if request.s_k < LONG or request.s_q > FEW:
+        return request
+    return replace(request, k=request.k.flip(0), v=request.v.flip(0))
+
+
+def _sink_of_two_ranks(request: KernelRequest) -> KernelRequest:
+    if request.sink is None or request.s_q > 1:
+        return request
+    return replace(request, sink=request.sink + torch.tensor(2.0).log())
+
+
+def _without_far_blocks(request: KernelRequest) -> Tensor:
+    """A block counts where the row of some head has a logit near its running maximum."""
+    seen = bottom_right(request)
+    k = request.k.double().nan_to_num().repeat_interleave(
+        len(request.q) // len(request.k), 0
+    )  # fmt: skip
+    S = (request.q.double() @ k.mT * request.scale).masked_fill(~seen, -torch.inf)
+    kept = seen.clone()
+    top = S.new_full((*S.shape[:2], 1), -torch.inf)
+    for first in range(0, S.shape[2], BLOCK):
+        of_block = S[..., first : first + BLOCK].amax(-1, keepdim=True)
+        if bool((of_block < top - FAR).all()):
+            kept[:, first : first + BLOCK] = False
+        top = torch.maximum(top, of_block)
+    return kept
+
+
+def _nothing_below_the_sentinel(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    del request
+    low = torch.isfinite(lse) & (lse < SENTINEL)
+    return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, SENTINEL)
+
+
+def _merge_out_of_range(right: Call, given: dict[str, Any]) -> Outputs:
+    """lse_a + log(1 + exp(lse_b - lse_a))."""
+    o, lse = right(**given)
+    lost = given["lse_b"] - given["lse_a"] > RANGE
+    lost &= torch.isfinite(given["lse_a"])
+    return o.masked_fill(lost.mT[..., None], 0.0), lse.masked_fill(lost, torch.inf)
+
+
+def _scale_of_the_first_call() -> AttentionPatch:
+    """A compiled kernel is kept by shape and format, and its scale is a constant in it."""
+    kept = dict[tuple[Any, ...], Any]()
+
+    def attention(right: Call, given: dict[str, Any]) -> Any:
+        key = (given["q"].shape, given["k"].shape, given["v"].shape, given["q"].dtype)
+        scale = kept.setdefault(key, given["softmax_scale"])
+        return right(**{**given, "softmax_scale": scale})
+
+    return AttentionPatch(attention=attention)
+
+
+class _OtherLse(torch.autograd.Function):
+    """o as it is; P of the backward is recomputed from the LSE of the latest call of a shape."""
+
+    @staticmethod
+    def forward(ctx: Any, o: Tensor, lse: Tensor, kept: dict[Any, Any]) -> Tensor:
+        ctx.own, ctx.kept, kept[lse.shape] = lse, kept, lse
+        return o.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None, None]:
+        moved = (ctx.own - ctx.kept[ctx.own.shape]).nan_to_num(0.0, 0.0, 0.0).exp()
+        return (given[0] * moved.transpose(-1, -2)[..., None]).to(given[0].dtype), None, None
+
+
+def _saved_by_shape() -> AttentionPatch:
+    kept = dict[Any, Any]()
+
+    def attention(right: Call, given: dict[str, Any]) -> Any:
+        o, lse = right(**given)
+        return _OtherLse.apply(o, lse.detach(), kept), lse
+
+    return AttentionPatch(attention=attention)
+
+
+def _outputs_in_one_buffer() -> AttentionPatch:
+    """A captured graph writes where it wrote before."""
+    kept = dict[Any, Tensor]()
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        return tuple(
+            kept.setdefault((name, x.shape, x.dtype), torch.empty_like(x)).copy_(x)
+            for name, x in zip(("o", "lse"), right(**given), strict=True)
+        )
+
+    return AttentionPatch(decode=decode)
+
+
+_fault = partial(Fault, dtypes=EVERY, reference="class: ports of attention", operator="attention",
+                 outputs=("o", "lse"), stage="scores")  # fmt: skip
+FAULTS: Final[tuple[Fault, ...]] = (
+    _fault(
+        id="PORT-positions",
+        kind="C",
+        title="positions of the causal mask are in bf16",
+        trigger="causal, more than 256 keys",
+        patch=lambda _: AttentionPatch(visible=_positions_in_bf16),
+    ),
+    _fault(
+        id="PORT-route",
+        kind="B",
+        title=f"{FEW} queries and fewer over {LONG} keys and more read KV heads in another order",
+        reference="ml-explore/mlx#4022",
+        trigger="few queries, many keys, several KV heads",
+        stage="gather",
+        patch=lambda _: AttentionPatch(request=_other_heads_of_long_keys),
+    ),
+    _fault(
+        id="PORT-sink",
+        kind="A",
+        title="with one query a request the sink counts on two ranks",
+        trigger="one query a request, a sink",
+        operator="mla_decode",
+        stage="sink",
+        outputs=("o",),
+        patch=lambda _: AttentionPatch(request=_sink_of_two_ranks),
+    ),
+    _fault(
+        id="PORT-blocks",
+        kind="A",
+        title=f"blocks whose logits are {FAR:g} below the maximum are skipped",
+        trigger="a peak, and many keys that together weigh something",
+        outputs=("lse",),
+        patch=lambda _: AttentionPatch(visible=_without_far_blocks),
+    ),
+    _fault(
+        id="PORT-sentinel",
+        kind="C",
+        title=f"the maximum starts at {SENTINEL:g}",
+        reference="flashinfer-ai/flashinfer#4267",
+        trigger="every logit of a row below it",
+        stage="partial",
+        patch=lambda _: AttentionPatch(returned=_nothing_below_the_sentinel),
+    ),
+    _fault(
+        id="PORT-merge",
+        kind="A",
+        title="exp of a difference of LSE overflows",
+        reference="zhuzilin/ring-flash-attention#30",
+        trigger=f"LSE of the second state more than {RANGE:g} above that of the first",
+        operator="merge_state",
+        stage="combine",
+        patch=lambda _: AttentionPatch(merge=_merge_out_of_range),
+    ),
+    _fault(
+        id="PORT-scale",
+        kind="E",
+        title="a compiled kernel has the scale of its first call",
+        trigger="two calls of one shape with different scales",
+        patch=lambda _: _scale_of_the_first_call(),
+    ),
+    _fault(
+        id="PORT-saved",
+        kind="E",
+        title="the backward reads LSE of the latest call of its shape",
+        trigger="two forwards of one shape before the backward of the first",
+        stage="dkv",
+        outputs=("dq", "dk", "dv"),
+        patch=lambda _: _saved_by_shape(),
+    ),
+    _fault(
+        id="PORT-buffer",
+        kind="E",
+        title="outputs are the buffers of the latest call of its shape",
+        trigger="a result that is kept over a later call",
+        operator="mla_decode",
+        stage="partial",
+        patch=lambda _: _outputs_in_one_buffer(),
+    ),
+)
