@@ -42,6 +42,7 @@ class SoftmaxPrecision:
         query: what the scaled q is rounded to; None where it is not.
         product: what P V of a block is rounded to; None where it is not.
         d_scores: what P is rounded to before dS is made of it; None where it is not.
+        row_sum: what P is rounded to before it is added up; None where it is not.
     """
 
     accumulate: Precision = FLOAT64
@@ -51,6 +52,7 @@ class SoftmaxPrecision:
     query: Precision | None = None
     product: Precision | None = None
     d_scores: Precision | None = None
+    row_sum: Precision | None = None
 
 
 EXACT: Final = SoftmaxPrecision()
@@ -201,6 +203,9 @@ class Softmax:
     def _total_error(self) -> Tensor:
         """[H, s_q, 1] The largest relative error of the sum of weights."""
         shares = (self.weights * self._relative).sum(-1, keepdim=True)
+        if (added := self.precision.row_sum) is not None:
+            lost = added.vanishing * (~self.hidden).sum(-1, keepdim=True) / self._sums[1]
+            shares = shares + added.unit * (1 + shares) + lost.nan_to_num(posinf=0.0)
         return shares + self.precision.accumulate.gamma(self.roundings + 1) * (1 + shares)
 
     @cached_property

@@ -4,17 +4,22 @@ no other that is near it; without the fault the kernel passes both.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from kdaverify.adapters import find
+from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import outcomes
 from kdaverify.checks.status import Status
+from kdaverify.faults.attention.adapter import adapted
+from kdaverify.faults.attention.kernel import PLAIN, AttentionKernel, patched
 from kdaverify.faults.catalogue import FAULTS, faulty
 from kdaverify.faults.hosts import host_of
-from kdaverify.operators.attention.laws import SPARSE_LAWS
+from kdaverify.operators.attention.decode import MLA_DECODE
+from kdaverify.operators.attention.laws import DECODE_LAWS, SPARSE_LAWS
 from kdaverify.operators.attention.problem import AttentionProblem, MlaDecodeProblem
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
 from kdaverify.operators.attention.sparse import SPARSE
@@ -72,4 +77,20 @@ def test_laws_hold_where_an_error_of_lse_has_no_bound(name: str) -> None:
     problem = SPARSE.probe("bf16").replace(logits="lowest", **law.draws)
     problem = SPARSE.within(adapter, problem)
     found = law.check(adapter, problem)
+    assert {outcome.status for outcome in found} == {Status.PASS}
+
+
+@pytest.mark.parametrize("row_sum", ["rounded", "free"])
+@pytest.mark.parametrize("logits", ["normal", "rising", "plateau"])
+def test_the_law_of_merges_counts_that_row_sums_are_of_rounded_weights(
+    row_sum: str, logits: Any
+) -> None:
+    """A right port was rejected by problems of more than a few keys."""
+    patch = patched(design=replace(PLAIN, row_sum="rounded"))
+    declared = contracts(f"online64-{{0}}[row_sum:{row_sum}]", dtypes=("bf16",))
+    kernel = AttentionKernel(patch).mla_decode
+    adapter = adapted(kernel, "mla_decode", "rounded sums", dtypes=("bf16",), contract=declared)
+    law = DECODE_LAWS["concatenation"]
+    problem = MLA_DECODE.probe("bf16").replace(logits=logits, **law.draws)
+    found = law.check(adapter, MLA_DECODE.within(adapter, problem))
     assert {outcome.status for outcome in found} == {Status.PASS}

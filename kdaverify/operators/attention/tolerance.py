@@ -121,7 +121,12 @@ def _precision(contract: StorageContract, io: Format) -> SoftmaxPrecision:
         _narrow(contract, "q_scaled"),
         _narrow(contract, "PV"),
         _narrow(contract, "P_backward") if _rounds_weights(contract) else None,
+        _narrow(contract, "P") if _may_add_rounded(contract) else None,
     )
+
+
+def _may_add_rounded(contract: StorageContract) -> bool:
+    return isinstance(contract, AttentionContract) and contract.row_sum != "unrounded"
 
 
 def _rounds_weights(contract: StorageContract) -> bool:
