@@ -171,6 +171,12 @@ class Adapter(abc.ABC):
         """The call the kernel effectively gets: what its conversions round is rounded here too."""
         return self.conventions.received(inputs)
 
+    def copied(self) -> tuple[str, ...]:
+        """The inputs of which the kernel gets a copy:
+        how a caller's tensor lies in memory does not reach it.
+        """
+        return self.conventions.converted()
+
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         """The same kernel under other conventions, to find out which one it really follows; None
         where they are not declared by hand.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -37,29 +39,44 @@ def packing_of(keywords: Collection[str]) -> str:
     return next((value for value in ALLOWED["packing"] if value in keywords), "none")
 
 
+_VIEWS: Final = ContextVar("views", default=False)
+
+
+@contextmanager
+def views_as_they_lie() -> Generator[None]:
+    """Within it a kernel of other axes gets no dense copies: how the caller's tensors lie is what
+    is tested. Strides of kernels in bhtd, thd and of states in vk were never tested before.
+    """
+    before = _VIEWS.set(True)
+    try:
+        yield
+    finally:
+        _VIEWS.reset(before)
+
+
 class ConventionError(ValueError):
     """A convention that does not exist, contradicts another, or cannot express a value."""
 
 
 @dataclass(frozen=True)
-class _Axes:
+class AxesOrder:
     """One tensor's layout, there and back: a permutation, exact and linear."""
 
     to: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
 
-    def then(self, other: _Axes) -> _Axes:
+    def then(self, other: AxesOrder) -> AxesOrder:
         """Both, one after the other."""
-        if _AS_THEY_ARE in (self, other):
-            return self if other is _AS_THEY_ARE else other
-        return _Axes(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)))
+        if AS_THEY_ARE in (self, other):
+            return self if other is AS_THEY_ARE else other
+        return AxesOrder(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)))
 
 
 def _same(x: Tensor) -> Tensor:
     return x
 
 
-_AS_THEY_ARE: Final = _Axes(_same, _same)
+AS_THEY_ARE: Final = AxesOrder(_same, _same)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,39 +126,50 @@ class Conventions:
                 f" {self.packing!r}"
             )
 
-    def arguments(self, inputs: Inputs) -> dict[str, Any]:
+    def arguments(self, inputs: Inputs, *, views: bool = False) -> dict[str, Any]:
         """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids
         (the last three, and g, may be None).
 
         A tensor that needs no conversion is handed over itself, any other as memory of its own.
+
+        Args:
+            views: as of `hand`.
         Raises:
             ConventionError: a raw gate, or a beta above 1 as a logit.
         """
-        arguments: dict[str, Any] = {name: self._handed(name, inputs) for name in TOKENS}
+        arguments: dict[str, Any] = {
+            name: self._handed(name, inputs, views=views) for name in TOKENS
+        }
         arguments["scale"] = inputs.factor
         arguments["initial_state"] = (
             None
             if inputs.initial_state is None
-            else self.hand("initial_state", inputs.initial_state, inputs)
+            else self.hand("initial_state", inputs.initial_state, inputs, views=views)
         )
         arguments["cu_seqlens"] = self._offsets(inputs)
         arguments["segment_ids"] = segment_ids(inputs) if self.packing == "segment_ids" else None
         return arguments
 
-    def hand(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
+    def hand(self, name: str, tensor: Tensor, inputs: Inputs, *, views: bool = False) -> Tensor:
         """The tensor `name` of the call `inputs` as the kernel wants it: values computed in float64
         and rounded once, then axes.
+
+        Args:
+            views: whether a tensor of which only the axes differ may be handed over as it lies; it
+                is within `views_as_they_lie` alone.
         """
         codec, axes = self._values(name), self._axes(name, inputs)
         if codec.converts:
             tensor = _round(codec.there(_checked(name, tensor).double()), tensor.dtype)
-        return tensor if axes.to is _same else axes.to(tensor).contiguous()
+        if axes.to is _same or (views and _VIEWS.get()):
+            return axes.to(tensor)
+        return axes.to(tensor).contiguous()
 
-    def _handed(self, name: str, inputs: Inputs) -> Tensor | None:
+    def _handed(self, name: str, inputs: Inputs, *, views: bool) -> Tensor | None:
         return (
             None
             if name == "g" and self.gates == "none"
-            else self.hand(name, getattr(inputs, name), inputs)
+            else self.hand(name, getattr(inputs, name), inputs, views=views)
         )
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
@@ -171,15 +199,34 @@ class Conventions:
     def converted(self) -> tuple[str, ...]:
         """The inputs of which the kernel gets a converted copy."""
         tokens = TOKENS if self.layout in ("bhtd", "thd") else ()
+        state = ("initial_state",) if self.state == "vk" else ()
+        return tuple(dict.fromkeys((*tokens, *state, *self.recomputed())))
+
+    def recomputed(self) -> tuple[str, ...]:
+        """Of those, the ones that are a copy however they lie in memory: the kernel gets other
+        values, or other heads beside each other.
+        """
         values = [
             name for name in ("g", "beta") if self.gate != "raw" and self._values(name).converts
         ]
         heads = [
             name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes
         ]
-        state = ("initial_state",) if self.state == "vk" else ()
         offsets = ("cu_seqlens",) if self.packing == "segment_ids" else ()
-        return tuple(dict.fromkeys((*tokens, *values, *heads, *state, *offsets)))
+        folded = ("q",) if self.scale == "folded" else ()
+        return tuple(dict.fromkeys((*values, *heads, *offsets, *folded)))
+
+    def lying(self, name: str) -> AxesOrder:
+        """From canonical axes to the order of axes in which the tensor lies before the kernel, and
+        back; without the loss of the batch axis in thd, which a pack has once.
+        """
+        if name not in FLOATING:
+            return AS_THEY_ARE
+        if SIGNATURE.is_state(name):
+            order = AxesOrder(_swap_widths, _swap_widths) if self.state == "vk" else AS_THEY_ARE
+        else:
+            order = AxesOrder(_swap_heads, _swap_heads) if self.layout == "bhtd" else AS_THEY_ARE
+        return order.then(self._shared(name))
 
     def _rounded(self, name: str, tensor: Tensor) -> Tensor:
         codec = self._values(name)
@@ -197,36 +244,36 @@ class Conventions:
             return GATES[self.gate]
         return BETAS[self.beta] if name == "beta" else IDENTITY
 
-    def _axes(self, name: str, inputs: Inputs) -> _Axes:
+    def _axes(self, name: str, inputs: Inputs) -> AxesOrder:
         return (
             self._grouping(name, inputs).then(self._layout(name, inputs)).then(self._shared(name))
         )
 
-    def _grouping(self, name: str, inputs: Inputs) -> _Axes:
+    def _grouping(self, name: str, inputs: Inputs) -> AxesOrder:
         axes, H, shared = SIGNATURE[name].axes, inputs.H, inputs.HV // inputs.H
         if self.heads == "interleaved" or "HV" not in axes or 1 in (H, shared):
-            return _AS_THEY_ARE
+            return AS_THEY_ARE
         at = axes.index("HV")
-        return _Axes(
+        return AxesOrder(
             lambda x: _regrouped(x, at, (H, shared)), lambda x: _regrouped(x, at, (shared, H))
         )
 
-    def _shared(self, name: str) -> _Axes:
+    def _shared(self, name: str) -> AxesOrder:
         """A gate of all channels has no axis of them; in our memory still, as one that has."""
         return (
-            _Axes(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1))
+            AxesOrder(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1))
             if name == "g" and self.gates == "head"
-            else _AS_THEY_ARE
+            else AS_THEY_ARE
         )
 
-    def _layout(self, name: str, inputs: Inputs) -> _Axes:
+    def _layout(self, name: str, inputs: Inputs) -> AxesOrder:
         if SIGNATURE.is_state(name):
-            return _Axes(_swap_widths, _swap_widths) if self.state == "vk" else _AS_THEY_ARE
+            return AxesOrder(_swap_widths, _swap_widths) if self.state == "vk" else AS_THEY_ARE
         if self.layout == "bhtd":
-            return _Axes(_swap_heads, _swap_heads)
+            return AxesOrder(_swap_heads, _swap_heads)
         if self.layout == "thd":
-            return _Axes(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
-        return _AS_THEY_ARE
+            return AxesOrder(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
+        return AS_THEY_ARE
 
     def _offsets(self, inputs: Inputs) -> Tensor | None:
         if self.packing != "cu_seqlens":

@@ -178,6 +178,9 @@ class KernelAdapter(Adapter):
     def received(self, inputs: Inputs) -> Inputs:
         return self.conventions.received(self._folded(inputs))
 
+    def copied(self) -> tuple[str, ...]:
+        return self.conventions.recomputed()
+
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, lambda there: self._call(self._entries[0], there), inputs)
 
@@ -228,7 +231,7 @@ class KernelAdapter(Adapter):
         return fold_scale(inputs) if self.conventions.scale == "folded" else inputs
 
     def _call(self, entry: EntryPoint, inputs: Inputs) -> Output:
-        handed = self.conventions.arguments(self._folded(inputs))
+        handed = self.conventions.arguments(self._folded(inputs), views=True)
         handover = Handover(self.conventions, inputs, handed, self._undefined)
         o, final_state = self._split(entry(handed))
         self._ran = entry.place
@@ -237,7 +240,8 @@ class KernelAdapter(Adapter):
     # A graph is wanted, whatever the caller wants for itself.
     @torch.inference_mode(mode=False)
     def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
-        entry, handed = self._entries[0], self.conventions.arguments(self._folded(inputs))
+        entry = self._entries[0]
+        handed = self.conventions.arguments(self._folded(inputs), views=True)
         leaves = {name: leaf(handed[name]) for name in FLOATING if handed[name] is not None}
         handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
+from kdaverify.adapters.conventions import AS_THEY_ARE, views_as_they_lie
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.layouts import (
@@ -38,7 +39,8 @@ def _unless_refused(call: Callable[[], X]) -> X:
             TORCH_CHECK(x.is_contiguous()) does: its caller gets an error and no wrong number.
     """
     try:
-        return call()
+        with views_as_they_lie():
+            return call()
     except CallError as error:
         if error.status is Status.ERROR and _ABOUT_MEMORY.search(error.message):
             said = error.message.partition("\n")[0]
@@ -81,11 +83,13 @@ def _shares_rows(case: CallRuleCase) -> None:
 def _expanded(case: CallRuleCase) -> list[Outcome]:
     """Every entry of a batch the first one, in memory once and as often as there are entries."""
     case.reaches("memory")
-    there, converted = case.inputs.on(case.place), case.adapter.conventions.converted()
+    if case.adapter.conventions.layout == "thd":
+        raise Unreachable("entries of its batch lie in one row")
+    there, copied = case.inputs.on(case.place), case.adapter.copied()
     once = {
         name: x[:1].expand_as(x)
         for name, x in there.tensors().items()
-        if there.signature[name].role is Role.TOKEN and len(x) > 1 and name not in converted
+        if there.signature[name].role is Role.TOKEN and len(x) > 1 and name not in copied
     }
     if not once:
         raise Unreachable("no input has more than one entry, or every one is converted")
@@ -105,17 +109,28 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
 
 def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:
     case.reaches("memory")
-    converted = case.adapter.conventions.converted()
-    if not {*case.inputs.tensors()} - {*converted, *case.inputs.signature.names(Role.OFFSETS)}:
+    copied, conventions = case.adapter.copied(), case.adapter.conventions
+    if not {*case.inputs.tensors()} - {*copied, *case.inputs.signature.names(Role.OFFSETS)}:
         raise Unreachable("every input is converted before the kernel sees it")
     there = case.inputs.on(case.place)
+    # A fused projection has the axes of the caller, whatever those of the kernel are.
+    orders = {
+        name: (
+            AS_THEY_ARE
+            if layout.joined and not there.signature.is_state(name)
+            else conventions.lying(name)
+        )
+        for name in there.tensors()
+        if name not in copied
+    }
     room = GuardedMemory(
-        layout, {name: tensor for name, tensor in there.tensors().items() if name not in converted}
+        layout, {name: order.to(there.tensors()[name]) for name, order in orders.items()}
     )
 
     def laid(_: TensorCall) -> TensorCall:
+        viewed = {name: orders[name].back(tensor) for name, tensor in room.tensors.items()}
         # a dataclass each
-        return replace(there.copied(), **room.tensors)  # pyright: ignore[reportArgumentType]
+        return replace(there.copied(), **viewed)  # pyright: ignore[reportArgumentType]
 
     found = _unless_refused(lambda: run(inputs=there, copied=laid))
     room.check()
