@@ -237,6 +237,18 @@ _SMOKE = (
         V=256,
         gate="mild",
     ),
+    _named(
+        "past-2048-tokens",
+        "a sequence of more than 2,048 tokens of a narrow head, its gradients too: states kept for"
+        " the backward in a ring of 64 chunks of 32 tokens, or 32 of 64 (H22)",
+        dtypes=_NARROW,
+        lengths=(61, 0, 2055),
+        H=1,
+        HV=1,
+        K=8,
+        V=4,
+        gate="slow",
+    ),
 )
 
 
@@ -320,6 +332,18 @@ _ACCEPTANCE = (
         beta="sparse",
         gate="slow",
         state="absent",
+    ),
+    _named(
+        "past-4096-tokens",
+        "the same past 64 chunks of 64 tokens, unpacked (H22)",
+        profile="acceptance",
+        dtypes=_NARROW,
+        T=4190,
+        H=1,
+        HV=1,
+        K=8,
+        V=4,
+        gate="slow",
     ),
     _named(
         "many-sequences",

@@ -33,8 +33,10 @@ def test_a_larger_profile_tests_all_that_a_smaller_one_tests(dtype: str) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_smoke_panel_is_inexpensive(dtype: str) -> None:
     costs = [cost(entry.problem) for entry in panel(dtype, "smoke")]
-    assert max(costs) <= 0.2
-    assert sum(costs) <= 1.2
+    # The estimate is for heads of any width: the longest one takes 1.4 s of CPU time, gradients
+    # included, of some 280 in a session of `eager`.
+    assert max(costs) <= 0.35
+    assert sum(costs) <= 1.5
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])
@@ -68,6 +70,7 @@ SMOKE_TESTS: dict[str, NeededCases] = {
     "two-key-tiles": lambda p: p.K == 256 and p.V > 128,
     "beyond-fp16": lambda p: p.value == "beyond-fp16",
     "two-value-tiles": lambda p: p.V == 256 and p.K > 128 and p.packed,
+    "past-2048-tokens": lambda p: max(_lengths(p)) > 2048 and p.packed and p.gate == "slow",
 }
 
 ACCEPTANCE_TESTS: dict[str, NeededCases] = {
@@ -77,6 +80,7 @@ ACCEPTANCE_TESTS: dict[str, NeededCases] = {
     "wide-key": lambda p: p.K > 128 and p.V > 128,
     "96-heads": lambda p: p.H == 96 and p.K == p.V == 128,
     "4096-tokens": lambda p: p.T == 4096,
+    "past-4096-tokens": lambda p: p.T > 4096 and not p.packed and p.K * p.V < 64,
     "many-sequences": lambda p: p.N > 100,
     "all-empty": lambda p: not any(_lengths(p)),
     "consecutive-empties": lambda p: (
