@@ -282,6 +282,8 @@ _CHECKS: Final = (
         "a slot that is NaN makes o of the queries that name it NaN or 0, and no other",
         "code 0x7f of a quantised cache read as a number, slots of NaN skipped",
         _not_a_number,
+        topk=9,
+        topk_lengths=None,
     ),
 )
 SPARSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}
