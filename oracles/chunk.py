@@ -127,7 +127,7 @@ class Chunk:
             return number
         live = int(reached.sum())
         # Autograd would add up gradients of the decays in another order.
-        if live and any(x.requires_grad for x in of_rows):
+        if live and any(x.requires_grad for x in (self.G, *of_rows)):
             return number
         return number if any(bool(x[live:].any()) for x in of_rows) else live
 
