@@ -21,6 +21,8 @@ from kdaverify.foreign_warnings import foreign_warnings
 
 GROUP: Final = "kdaverify.adapters"
 OURS: Final = "kdaverify."
+FIELDS: Final = {"name", "dtypes", "device", "deterministic"}
+"""Some of what every adapter that the decorator makes holds."""
 SHIPPED: Final[Mapping[str, str]] = {
     "eager": "kdaverify.adapters.eager:EAGER",
     "eager-recurrent": "kdaverify.adapters.eager:EAGER_RECURRENT",
@@ -400,8 +402,8 @@ def _callables(module: ModuleType) -> str:
 
 
 def _is_around_adapter(value: Any) -> bool:
-    # torch.compile hides the adapter, but copies its fields, and the module of its class.
-    compiled = getattr(value, "_is_torch_compile", False) and value.__module__.startswith(OURS)
+    # torch.compile hides the adapter, but copies its fields.
+    compiled = getattr(value, "_is_torch_compile", False) and vars(value).keys() >= FIELDS
     return compiled or isinstance(getattr(value, "__wrapped__", None), Adapter)
 
 

@@ -123,6 +123,9 @@ class Isolated(Adapter):
     def received(self, inputs: Any) -> Any:
         return self._local.received(inputs)
 
+    def copied(self) -> tuple[str, ...]:
+        return self._local.copied()
+
     def surroundings(self) -> Mapping[str, str]:
         return self._local.surroundings()
 
