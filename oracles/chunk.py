@@ -227,7 +227,7 @@ def _of_first(c: Chunk, live: int) -> Chunk:
     if live == number:
         return c
     first, arithmetic = copy.copy(c), c.arithmetic
-    first.G = c.G[:live]
+    first.tokens, first.G = c.tokens.rows(slice(None), live), c.G[:live]
     first.rest, first.resets = (None if x is None else x[:live] for x in (c.rest, c.resets))
     exp, dot = (of_first(one, live, number) for one in (arithmetic.exp, arithmetic.dot))
     first.arithmetic = replace(arithmetic, exp=exp, dot=dot)

@@ -84,12 +84,10 @@ def test_the_adjoint_passes_its_tensors_through_the_store_hook(
     inputs, recorder = call(T=1), Recorder()
     adjoint(inputs, cotangents(inputs), arithmetic=Arithmetic(store=recorder))
     there = ["decayed", "p", "u", "S"]
-    assert recorder.seen == [
-        *there * 2 * 64,
-        *["P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS"] * 64,
-        "dq",
-        "dk",
-    ]
+    back = ["P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS"]
+    # On the way back one row past the end comes first: it leaves the carry as it is, and so would
+    # the 62 after it, which are passed over.
+    assert recorder.seen == [*there, *back * 2, "dq", "dk"]
 
 
 # A stored gradient, and the stored forward tensor whose gradient it is.
