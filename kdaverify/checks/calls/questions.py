@@ -68,9 +68,9 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
             problem = adapter.operator.call_problem(
                 adapter, rule, dtype, seed=seed, turn=number + dtypes.index(dtype) + seed
             )
-            unscaled = rule.scaled and adapter.operator.other_scale(problem) is None
-            if problem is not None and not unscaled:
-                yield CallRuleTest(rule, problem, detail)
+            if problem is None or (rule.scaled and adapter.operator.other_scale(problem) is None):
+                continue
+            yield CallRuleTest(rule, problem, detail)
 
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:

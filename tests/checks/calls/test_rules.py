@@ -112,3 +112,10 @@ def test_a_rule_about_the_size_of_a_launch_is_tested_with_one_seed() -> None:
         if tested.rule.name == "crowd" and tested.problem.dtype == "bf16"
     ]
     assert found == [0]
+
+
+def test_a_rule_without_a_problem_of_its_size_is_not_tested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(EAGER.operator), "call_problem", lambda *_, **__: None)  # pyright: ignore[reportUnknownLambdaType]
+    assert [*questions(EAGER, "acceptance")] == []
