@@ -220,13 +220,7 @@ class Conventions:
         """From canonical axes to the order of axes in which the tensor lies before the kernel, and
         back; without the loss of the batch axis in thd, which a pack has once.
         """
-        if name not in FLOATING:
-            return AS_THEY_ARE
-        if SIGNATURE.is_state(name):
-            order = AxesOrder(_swap_widths, _swap_widths) if self.state == "vk" else AS_THEY_ARE
-        else:
-            order = AxesOrder(_swap_heads, _swap_heads) if self.layout == "bhtd" else AS_THEY_ARE
-        return order.then(self._shared(name))
+        return self._order(name).then(self._shared(name)) if name in FLOATING else AS_THEY_ARE
 
     def _rounded(self, name: str, tensor: Tensor) -> Tensor:
         codec = self._values(name)
@@ -267,13 +261,15 @@ class Conventions:
         )
 
     def _layout(self, name: str, inputs: Inputs) -> AxesOrder:
+        if self.layout == "thd" and not SIGNATURE.is_state(name):
+            return AxesOrder(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
+        return self._order(name)
+
+    def _order(self, name: str) -> AxesOrder:
+        """Which axes lie the other way round: those of a state, or tokens and heads."""
         if SIGNATURE.is_state(name):
             return AxesOrder(_swap_widths, _swap_widths) if self.state == "vk" else AS_THEY_ARE
-        if self.layout == "bhtd":
-            return AxesOrder(_swap_heads, _swap_heads)
-        if self.layout == "thd":
-            return AxesOrder(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
-        return AS_THEY_ARE
+        return AxesOrder(_swap_heads, _swap_heads) if self.layout == "bhtd" else AS_THEY_ARE
 
     def _offsets(self, inputs: Inputs) -> Tensor | None:
         if self.packing != "cu_seqlens":
