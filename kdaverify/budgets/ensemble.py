@@ -40,7 +40,6 @@ from kdaverify.budgets.freedoms import (
 )
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.scalar_decay import members_of_one_gate
 from kdaverify.budgets.score_blocks import VECTOR, blocks_of
 from kdaverify.budgets.scores_backward import RIGHT_FIRST, scores_backward
 from kdaverify.budgets.solves import Dot
@@ -119,7 +118,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """
     members = _members(plainest(contract, io))
     if contract.decay == "scalar":
-        members = tuple(members_of_one_gate(members))
+        members = tuple(scalar_decay.members_of_one_gate(members))
     if contract.softplus:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
     if contract.transition == "formed":

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-import torch
 
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.status import Status
@@ -32,11 +31,6 @@ def kept_in_a_ring(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients
 
 
 RINGED: Final = Derived(kept_in_a_ring)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def tested() -> dict[str, Problem]:

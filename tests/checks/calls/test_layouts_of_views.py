@@ -25,11 +25,6 @@ OF_STATES: Final = ("view-sliced", "view-swapped", "view-sliced-backward")
 Change = Callable[[Tensor], Tensor]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def as_it_lies(x: Tensor) -> Tensor:
     return x
 

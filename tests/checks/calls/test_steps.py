@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
@@ -21,11 +20,6 @@ from kdaverify.faults.conforming_kernels import CONV
 from kdaverify.faults.planted.rulebreakers import BROKEN, decoding, port, right
 
 DECODE: Final = [rule.name for rule in RULES.values() if rule.decode]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def tested(adapter: Adapter, *rules: str) -> list[Outcome]:
