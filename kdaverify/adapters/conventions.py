@@ -5,26 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from oracles.codecs import BETAS, GATES, IDENTITY, Codec
+from oracles.codecs import BETAS, IDENTITY, Codec
+from oracles.gate_activation import (
+    FORMS,
+    LOWER_BOUND,
+    PARAMETERS,
+    A_log_of,
+    GateActivation,
+    dt_bias_of,
+    gate_codec,
+)
 from oracles.inputs import Inputs
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 ALLOWED: Final = {
     "layout": ("bthd", "bhtd", "thd"),
     "state": ("kv", "vk"),
-    "gate": ("log", "log2", "decay", "raw"),
+    "gate": ("log", "log2", "decay", "softplus", "bounded"),
     "gates": ("channel", "head", "none"),
     "heads": ("interleaved", "tiled"),
     "beta": ("value", "logit"),
     "packing": ("cu_seqlens", "segment_ids", "none"),
     "scale": ("argument", "fixed", "folded"),
     "padding": ("zero", "undefined"),
+    "gate_parameters": ("A_log+dt_bias", "A_log", "dt_bias", "none"),
 }
 OUTSIDE: Final = -1
 """Segment id of the tokens past the last offset of a pack."""
@@ -37,6 +47,11 @@ def packing_of(keywords: Collection[str]) -> str:
     A port that names offsets and was never given any lost the states of empty sequences unseen.
     """
     return next((value for value in ALLOWED["packing"] if value in keywords), "none")
+
+
+def parameters_of(keywords: Collection[str]) -> str:
+    """Those parameters of a gate that a signature names, as `gate_parameters` has them."""
+    return "+".join(name for name in PARAMETERS if name in keywords) or "none"
 
 
 _VIEWS: Final = ContextVar("views", default=False)
@@ -86,7 +101,8 @@ class Conventions:
     Args:
         layout: bthd [B, T, H, D]; bhtd [B, H, T, D]; thd [B T, H, D] with cu_seqlens always given.
         state: kv [N, HV, K, V]; vk [N, HV, V, K].
-        gate: log (natural); log2 (g / ln 2); decay (exp g); raw (before the activation).
+        gate: log (natural); log2 (g / ln 2); decay (exp g); softplus or bounded: activated in the
+            kernel, which gets x (see `GateActivation`).
         gates: channel, g [B, T, HV, K]; head, g [B, T, HV], one gate for all channels; none, no g
             at all.
         heads: which key head value head j reads: interleaved, j // (HV / H); tiled, j mod H.
@@ -99,8 +115,13 @@ class Conventions:
             multiplied, and rounded to its dtype).
         padding: what rows of o past the last offset of a pack hold: zero, or undefined (not
             compared).
+        gate_parameters: of an activation those that the kernel gets, by keyword: A_log [HV] and
+            dt_bias [HV, K], or [HV] where the channels of a head share a gate. Those that it does
+            not get are 0.
+        lower_bound: of the bounded activation.
     Raises:
-        ConventionError: a value that does not exist, or thd without cu_seqlens.
+        ConventionError: a value that does not exist, thd without cu_seqlens, or an activation of no
+            gate.
     """
 
     layout: str = "bthd"
@@ -112,30 +133,66 @@ class Conventions:
     packing: str = "none"
     scale: str = "argument"
     padding: str = "zero"
+    gate_parameters: str = "none"
+    lower_bound: float = LOWER_BOUND
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, allowed = getattr(self, field.name), ALLOWED[field.name]
+        for name, allowed in ALLOWED.items():
+            value = getattr(self, name)
             if value not in allowed:
-                raise ConventionError(
-                    f"{field.name}: wanted one of {', '.join(allowed)}, got {value!r}"
-                )
+                raise ConventionError(f"{name}: wanted one of {', '.join(allowed)}, got {value!r}")
+        self._check_gate()
         if self.layout == "thd" and self.packing != "cu_seqlens":
             raise ConventionError(
                 "packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got"
                 f" {self.packing!r}"
             )
 
+    def _check_gate(self) -> None:
+        if self.gate in FORMS and self.gates == "none":
+            raise ConventionError(f"gate: {self.gate!r} activates a gate, but gates='none'")
+        try:
+            _ = self.activation
+        except ValueError as error:
+            raise ConventionError(str(error)) from None
+        if self.lower_bound != LOWER_BOUND and self.gate != "bounded":
+            raise ConventionError(
+                f"lower_bound: is of gate='bounded' alone, got {self.lower_bound} beside"
+                f" gate={self.gate!r}"
+            )
+
+    @property
+    def activation(self) -> GateActivation | None:
+        """The activation of the gate in the kernel, if there is one."""
+        parameters = tuple(name for name in PARAMETERS if name in self._named_parameters)
+        return next(
+            (
+                GateActivation(form, self.lower_bound, parameters)
+                for form in FORMS
+                if form == self.gate
+            ),
+            None,
+        )
+
+    @property
+    def gate_form(self) -> str:
+        """What contracts call the convention of the gate."""
+        return self.gate if self.activation is None else self.activation.name
+
+    @property
+    def _named_parameters(self) -> list[str]:
+        return self.gate_parameters.split("+")
+
     def arguments(self, inputs: Inputs, *, views: bool = False) -> dict[str, Any]:
         """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids
-        (the last three, and g, may be None).
+        (the last three, and g, may be None), and the parameters of its gate.
 
         A tensor that needs no conversion is handed over itself, any other as memory of its own.
 
         Args:
             views: as of `hand`.
         Raises:
-            ConventionError: a raw gate, or a beta above 1 as a logit.
+            ConventionError: a beta above 1 as a logit.
         """
         arguments: dict[str, Any] = {
             name: self._handed(name, inputs, views=views) for name in TOKENS
@@ -148,7 +205,23 @@ class Conventions:
         )
         arguments["cu_seqlens"] = self._offsets(inputs)
         arguments["segment_ids"] = segment_ids(inputs) if self.packing == "segment_ids" else None
-        return arguments
+        return arguments | self._parameters(inputs)
+
+    def _parameters(self, inputs: Inputs) -> dict[str, Tensor | float]:
+        """A_log and dt_bias as the kernel numbers its heads."""
+        if self.gate_parameters == "none" and self.gate not in FORMS:
+            return {}
+        device, channels = inputs.g.device, inputs.g.shape[-1]
+        found = {
+            "A_log": A_log_of(inputs.HV, device),
+            "dt_bias": dt_bias_of(inputs.HV, channels, device),
+        }
+        groups, shared = inputs.H, inputs.HV // inputs.H
+        if self.heads == "tiled":
+            found = {name: _regrouped(x, 0, (groups, shared)) for name, x in found.items()}
+        if self.gates == "head":
+            found["dt_bias"] = found["dt_bias"].squeeze(-1)
+        return {**found, "lower_bound": self.lower_bound}
 
     def hand(self, name: str, tensor: Tensor, inputs: Inputs, *, views: bool = False) -> Tensor:
         """The tensor `name` of the call `inputs` as the kernel wants it: values computed in float64
@@ -206,9 +279,7 @@ class Conventions:
         """Of those, the ones that are a copy however they lie in memory: the kernel gets other
         values, or other heads beside each other.
         """
-        values = [
-            name for name in ("g", "beta") if self.gate != "raw" and self._values(name).converts
-        ]
+        values = [name for name in ("g", "beta") if self._values(name).converts]
         heads = [
             name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes
         ]
@@ -230,12 +301,7 @@ class Conventions:
 
     def _values(self, name: str) -> Codec:
         if name == "g":
-            if self.gate == "raw":
-                raise ConventionError(
-                    "gate: 'raw' needs the activation stage, which is not driven yet; wrap the"
-                    " kernel to take gate='log'"
-                )
-            return GATES[self.gate]
+            return gate_codec(self.gate_form)
         return BETAS[self.beta] if name == "beta" else IDENTITY
 
     def _axes(self, name: str, inputs: Inputs) -> AxesOrder:

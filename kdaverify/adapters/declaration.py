@@ -16,6 +16,7 @@ from kdaverify.budgets.declared import declared_contracts
 from kdaverify.problems import Domain, DomainError
 from kdaverify.problems.axes import Gates
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
+from oracles.gate_activation import LOWER_BOUND, PARAMETERS
 from oracles.tensors import TOKENS
 
 ANSWERS: Final = {"yes": True, "no": False}
@@ -31,9 +32,8 @@ class Declaration(BaseModel):
         contract: name, .toml file or Contract, for all dtypes or per dtype; undeclared it is
             recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others.
         backward: likewise, of the backward where it computes otherwise than the forward.
-        layout, state, gate, gates, heads, beta, packing, scale, padding: as `Conventions` has them;
-        scale is "argument" unless said
-            otherwise.
+        layout, state, gate, gates, heads, beta, packing, scale, padding, gate_parameters,
+            lower_bound: as `Conventions` has them; scale is "argument" unless said otherwise.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16.
         initial_state, final_state: whether the function takes, and returns, one.
         widths: all that it takes of K and V; () any.
@@ -64,6 +64,8 @@ class Declaration(BaseModel):
     dtypes: tuple[str, ...] = ("fp32",)
     scale: str = "argument"
     padding: str = "zero"
+    gate_parameters: str = "none"
+    lower_bound: float = LOWER_BOUND
     initial_state: bool = True
     final_state: bool = True
     widths: tuple[int, ...] = ()
@@ -87,7 +89,8 @@ class Declaration(BaseModel):
             AdapterError: a convention that does not exist, or contradicts another.
         """
         try:
-            return Conventions(**{name: getattr(self, name) for name in CONVENTIONS})
+            named = {name: getattr(self, name) for name in CONVENTIONS}
+            return Conventions(**named, lower_bound=self.lower_bound)
         except ConventionError as error:
             raise AdapterError(f"kernel {self.name!r}: {error}") from None
 
@@ -105,7 +108,7 @@ class Declaration(BaseModel):
                 widths=tuple(sorted(self.widths)),
                 square=self.square,
                 head_ratios=self.head_ratios if self.grouped_heads else (1,),
-                gate_range=self.gate_range,
+                gate_range=self._reached(),
                 beta_range=(self.beta_range[0], strongest),
                 length_multiple=self.length_multiple,
                 longest=self.longest,
@@ -117,10 +120,24 @@ class Declaration(BaseModel):
         except DomainError as error:
             raise AdapterError(f"kernel {self.name!r}: {error}") from None
 
+    def _reached(self) -> tuple[float, float]:
+        """The gates that it takes, of those that its activation reaches."""
+        activation, (low, high) = self.conventions.activation, self.gate_range
+        if activation is None:
+            return low, high
+        deepest, weakest = activation.reach
+        if low > weakest or high < deepest:
+            raise AdapterError(
+                f"kernel {self.name!r}: gate_range: gate={self.gate!r} reaches [{deepest:g},"
+                f" {weakest:g}] alone, got {self.gate_range}"
+            )
+        return max(low, deepest), min(high, weakest)
+
     @property
     def keywords(self) -> tuple[str, ...]:
         """The arguments that the function gets by name, beside its tokens."""
-        taken = {
+        parameters = self.gate_parameters.split("+")
+        taken = {name: name in parameters for name in PARAMETERS} | {
             "scale": self.scale == "argument",
             "initial_state": self.initial_state,
             self.packing: self.packing != "none",
@@ -214,6 +231,13 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise AdapterError(f"{option}: wanted a number, got {text!r}") from None
+
+
 def _answer(option: str, text: str) -> bool:
     return ANSWERS[_one_of(option, text, tuple(ANSWERS))]
 
@@ -242,5 +266,6 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     **dict.fromkeys(("widths", "head_ratios"), _several),
     **dict.fromkeys(("length_multiple", "longest"), _whole),
     **dict.fromkeys(("gate_range", "beta_range"), _range),
+    "lower_bound": _number,
 }
 """How the text of an option is read, where it is not taken as it is."""

@@ -11,10 +11,16 @@ from typing import Any, Final
 import torch
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from oracles.gate_activation import PARAMETERS
 from oracles.tensors import TOKENS
 
 Function = Callable[..., Any]
 OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")
+ACTIVATED: Final = {
+    "softplus": PARAMETERS,
+    "bounded": (*PARAMETERS, "lower_bound"),
+}
+"""What is passed beside them for a gate that the kernel activates."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class EntryPoint:
 
     Args:
         function: of the user.
-        keywords: of OPTIONAL, those that its signature names.
+        keywords: of OPTIONAL and ACTIVATED, those that its signature names.
         by_name: whether its signature names the tensors, which are passed by name then.
         scale_defaults_to_none: whether it can be called without a scale, and chooses one itself
             then.
@@ -76,9 +82,14 @@ def place_of(function: Function) -> str:
     return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
-def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS) -> EntryPoint:
+def entry_point(
+    title: str, function: Function, tokens: tuple[str, ...] = TOKENS, *, gate: str = "log"
+) -> EntryPoint:
     """How the function of the kernel `title` is called, from its signature.
 
+    Args:
+        tokens: the tensors that it takes of each token.
+        gate: what it takes in place of a log gate: parameters of an activation are passed, too.
     Raises:
         AdapterError: it has no readable signature, fewer tensors, or a parameter that nothing is
             passed for.
@@ -108,8 +119,9 @@ def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS
             f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got"
             f" ({', '.join(parameters)}); wrap the kernel in a function with these arguments"
         )
-    _refuse_hidden(title, parameters)
-    keywords = tuple(name for name in OPTIONAL if name in named and name not in taken)
+    passed = (*OPTIONAL, *ACTIVATED.get(gate, ()))
+    _refuse_hidden(title, parameters, passed)
+    keywords = tuple(name for name in passed if name in named and name not in taken)
     needed = [
         name
         for name, p in parameters.items()
@@ -117,7 +129,12 @@ def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS
     ]
     extra = [name for name in needed if name not in (*taken, *keywords)]
     if extra:
-        known = ", ".join((*tokens, *OPTIONAL))
+        known = ", ".join((*tokens, *passed))
+        if {*extra} <= {*ACTIVATED["bounded"]}:
+            raise AdapterError(
+                f"kernel {title!r}: {', '.join(extra)}: is of a gate that the kernel activates;"
+                " declare gate='softplus' or gate='bounded'"
+            )
         raise AdapterError(
             f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default, or wrap"
             f" the kernel in a function with the names that are passed: {known}"
@@ -150,10 +167,12 @@ def _refuse_unfit(title: str, function: Function) -> None:
         )
 
 
-def _refuse_hidden(title: str, parameters: Mapping[str, inspect.Parameter]) -> None:
+def _refuse_hidden(
+    title: str, parameters: Mapping[str, inspect.Parameter], passed: tuple[str, ...]
+) -> None:
     """Refuses options that cannot be passed by name."""
     hidden = [
-        name for name, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and name in OPTIONAL
+        name for name, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and name in passed
     ]
     if hidden:
         raise AdapterError(
@@ -161,9 +180,9 @@ def _refuse_hidden(title: str, parameters: Mapping[str, inspect.Parameter]) -> N
             " signature; move the / before them"
         )
     rest = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
-    if rest and not any(name in parameters for name in OPTIONAL):
+    if rest and not any(name in parameters for name in passed):
         raise AdapterError(
             f"kernel {title!r}: **{rest[0]} gets nothing, since options are passed where the"
-            f" signature names them; name those that the kernel takes ({', '.join(OPTIONAL)}), or"
+            f" signature names them; name those that the kernel takes ({', '.join(passed)}), or"
             f" remove **{rest[0]}"
         )

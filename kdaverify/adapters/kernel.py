@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.conventions import packing_of
+from kdaverify.adapters.conventions import packing_of, parameters_of
 from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework
@@ -25,6 +25,7 @@ from kdaverify.operator import DEFAULT
 from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.problems import Problem
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
+from oracles.gate_activation import LOWER_BOUND
 
 
 def kernel(
@@ -48,6 +49,7 @@ def kernel(
     widths: Sequence[int] | int = (),
     square: bool = False,
     head_ratios: Sequence[int] = (),
+    lower_bound: float = LOWER_BOUND,
     gate_range: tuple[float, float] = EVERY_GATE,
     beta_range: tuple[float, float] = EVERY_BETA,
     length_multiple: int = 1,
@@ -85,7 +87,9 @@ def kernel(
             forward, as where chunks have a recurrence, or autograd in fp32, for their backward.
         layout: bthd, bhtd or thd.
         state: kv or vk.
-        gate: log, log2, decay or raw.
+        gate: log, log2, decay, or softplus or bounded: the kernel gets x in place of g and
+            activates it. A_log [HV] and dt_bias [HV, K] ([HV] with gates="head") are passed where
+            the signature names them, and 0 where it does not.
         gates: channel (g [B, T, HV, K]: KDA), head (g [B, T, HV]: Gated DeltaNet) or none (no g:
             DeltaNet).
         heads: interleaved (value head j reads key head j // (HV / H)) or tiled (j mod H).
@@ -104,6 +108,8 @@ def kernel(
         widths: all values of K and V that it takes; () any. Of other operators W, V, d_v or D.
         head_ratios: all values of HV / H that it takes; () any.
         square: True if it takes K = V alone.
+        lower_bound: of gate="bounded", g = lower_bound sigmoid(exp(A_log) (x + dt_bias)); passed
+            where the signature names it.
         gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes. The
             decay is the natural log, whatever `gate` is.
         length_multiple: of which every length is a multiple.
@@ -155,6 +161,7 @@ def kernel(
         "widths": widths,
         "square": square,
         "head_ratios": head_ratios,
+        "lower_bound": lower_bound,
         "gate_range": gate_range,
         "beta_range": beta_range,
         "length_multiple": length_multiple,
@@ -178,12 +185,13 @@ def kernel(
 
     def decorate(decorated: Function) -> KernelAdapter:
         title = name or getattr(decorated, "__name__", type(decorated).__name__)
-        keywords = entry_point(title, decorated, tokens_of(gates)).keywords
+        keywords = entry_point(title, decorated, tokens_of(gates), gate=gate).keywords
         read = {
             "scale": scale or ("argument" if "scale" in keywords else "fixed"),
             "initial_state": "initial_state" in keywords,
             "packing": packing or packing_of(keywords),
             "padding": padding or ("undefined" if packing is None else "zero"),
+            "gate_parameters": parameters_of(keywords),
         }
         found = adapted(declaration_of(title, {**words, **read}), adapt(decorated), brought)
         functools.update_wrapper(found, decorated, updated=())

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
-from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.conventions import Conventions, parameters_of
 from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import framework_of
@@ -53,9 +53,10 @@ def adapted(
         AdapterError: the declaration contradicts itself, or the signature.
     """
     title, own = declaration.name, own or OwnCalls()
-    conventions, entry = (
-        declaration.conventions,
-        entry_point(title, function, tokens_of(declaration.gates)),
+    conventions, tokens = declaration.conventions, tokens_of(declaration.gates)
+    entry, step = (
+        entry_point(title, one, tokens, gate=conventions.gate)
+        for one in (function, own.step or function)
     )
     try:
         contracts = declared_contracts(
@@ -76,12 +77,12 @@ def adapted(
         )
         raise AdapterError(f"kernel {title!r}: contract: decay 'scalar' {said}")
     _check_signature(title, conventions, entry)
-    return KernelAdapter(
-        declaration,
-        contracts,
-        (entry, entry if own.step is None else entry_point(title, own.step, entry.tokens)),
-        own,
-    )
+    if parameters_of(step.keywords) != parameters_of(entry.keywords):
+        raise AdapterError(
+            f"kernel {title!r}: step: its signature names {parameters_of(step.keywords)} of A_log"
+            f" and dt_bias, that of the kernel {parameters_of(entry.keywords)}; name the same"
+        )
+    return KernelAdapter(declaration, contracts, (entry, step), own)
 
 
 def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) -> None:
@@ -97,6 +98,11 @@ def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) ->
         raise AdapterError(
             f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not"
             " name it; add it"
+        )
+    if conventions.gate_parameters != parameters_of(entry.keywords):
+        raise AdapterError(
+            f"kernel {title!r}: gate_parameters={conventions.gate_parameters!r}, but the signature"
+            f" names {parameters_of(entry.keywords)}; change one of them"
         )
     if conventions.packing != "none" and conventions.packing not in entry.keywords:
         said = (
@@ -160,15 +166,11 @@ class KernelAdapter(Adapter):
         if dtype not in self._contracts:
             raise AdapterError(f"dtype: {self.name} takes {', '.join(self.dtypes)}, got {dtype!r}")
         # What the conventions make a kernel compute rounds too, and is the kernel's own.
-        gate = "log" if self.conventions.gate == "raw" else self.conventions.gate
-        return replace(self._contracts[dtype], gate=gate, beta=self.conventions.beta)
+        return replace(
+            self._contracts[dtype], gate=self.conventions.gate_form, beta=self.conventions.beta
+        )
 
     def supports(self, problem: Problem) -> str | None:
-        if self.conventions.gate == "raw":
-            return (
-                "raw gates: the activation stage is not driven yet; wrap the kernel to take"
-                " gate='log'"
-            )
         return self.domain.refuses(problem) or self._own.supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:

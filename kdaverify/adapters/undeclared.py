@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-INSIDE: Final = "the kernel gets log gates; expose the gate by activations="
+INSIDE: Final = (
+    "it is no option: say gate='softplus' or gate='bounded'; A_log and dt_bias are passed where the"
+    " signature names them"
+)
 NORMALISED: Final = "the kernel gets q and k as they are; expose l2norm by activations="
 GROUPED: Final = "a norm is of whole rows; call the kernel with one group in the port"
 MASKED: Final = "no problem has such scores; judge the kernel without it"
+DECLARED_OTHERWISE: Final = (INSIDE,)
 ADVICE: Final = {
     **dict.fromkeys(("A_log", "dt_bias", "use_gate_in_kernel"), INSIDE),
     **dict.fromkeys(("use_qk_l2norm_in_kernel", "qk_l2norm"), NORMALISED),
@@ -28,4 +32,7 @@ ADVICE: Final = {
 
 def advice(name: str) -> str:
     """What to do in place of an option that does not exist; "" where nothing is known."""
-    return f"; it cannot be declared: {ADVICE[name]}" if name in ADVICE else ""
+    if name not in ADVICE:
+        return ""
+    said = "" if ADVICE[name] in DECLARED_OTHERWISE else "it cannot be declared: "
+    return f"; {said}{ADVICE[name]}"

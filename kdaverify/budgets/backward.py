@@ -123,7 +123,7 @@ def emulate_gradients(
         }.items():
             found = _wide(differentiate(member.run, stateful, cotangents))
             runs[name] = received_gradients(
-                found, member.computed(inputs), contract, member.returned
+                found, inputs, member.computed(inputs), contract, member.returned
             )
     runs |= _resumed(contract, io, inputs, cotangents)
     finite = finite_runs(runs, lambda run: run.named().values(), deciding=decide, single=single)
@@ -244,7 +244,7 @@ def _member_gradients(
     if made is None:
         return None
     found = _unscaled_q(_wide(made), inputs, scaled)
-    return received_gradients(found, computed, member.contract, member.returned)
+    return received_gradients(found, inputs, computed, member.contract, member.returned)
 
 
 def _half(member: Emulator) -> Half:
@@ -296,6 +296,7 @@ def _drawn(
         unscaled = _unscaled_q(found, repeated, computed)
         received = received_gradients(
             unscaled,
+            repeated,
             computed,
             contract,
             lambda name, x: rounding.rounded(x, contract.returned(name, noise.io)),

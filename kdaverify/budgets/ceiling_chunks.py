@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.ceiling_roundings import EXPONENTIAL, PRODUCTS, SOFTPLUS, Roundings, norm
+from kdaverify.budgets.ceiling_roundings import EXPONENTIAL, PRODUCTS, Roundings, norm
 from kdaverify.budgets.score_blocks import LARGEST_EXPONENT
 from oracles.arithmetic import NATIVE
 from oracles.chunk import STAGES, Chunk, decayed_products
@@ -98,11 +98,8 @@ class ChunkErrors:
         """
         r = self.r
         row = torch.arange(1, self.C + 1, dtype=torch.float64, device=self.S.device)[:, None]
-        units = (
-            (2 * row + 8) * self.c.G.abs()
-            + EXPONENTIAL
-            + (SOFTPLUS * row if r.contract.softplus else 0.0)
-        )
+        size = self.c.G.abs()
+        units = (2 * row + 8) * size + EXPONENTIAL + r.made_gates(size, row)
         self.d_decay = torch.expm1((r.counts("gates") * r.unit * units).clamp(max=LARGEST_ERROR))
 
     def scores(self) -> None:

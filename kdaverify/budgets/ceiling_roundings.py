@@ -13,6 +13,7 @@ from torch import Tensor
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import LARGEST_EXPONENT
+from oracles.gate_activation import activation_of
 
 SOURCES: Final = {
     "gates": "gates: sums and exponentials",
@@ -35,6 +36,10 @@ PRODUCTS = 4
 TRUNCATED = 2.5
 # A gate made by the kernel itself is wrong by this many units, of 1.
 SOFTPLUS = 4
+# Of an activated gate g = -a softplus(z) or lb sigmoid(a z), units relative to |g|: exp(A_log), the
+# exponential's argument, the products; and beside it units of a or of |lb|: z, exp z, 1 + exp z.
+ACTIVATED_RELATIVE = 24
+ACTIVATED = {"softplus": 40, "bounded": 16}
 # A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed
 # there), a sum and a quotient.
 SIGMOID = EXPONENTIAL + 2 * 104 + 4
@@ -126,6 +131,19 @@ class Roundings:
                 self.contract.storage("qg", self.io)
             )
         return 0.0 if self.contract.scale == "free" else self._storing(self.io)
+
+    def made_gates(self, size: Tensor, tokens: Tensor | int) -> Tensor | float:
+        """Units by which the sum of the gates that a kernel makes itself may be off.
+
+        Args:
+            size: of the sum.
+            tokens: that it is made of.
+        """
+        activation = activation_of(self.contract.gate)
+        if activation is None:
+            return SOFTPLUS * tokens if self.contract.softplus else 0.0
+        beside = max(1.0, abs(activation.lower_bound)) * ACTIVATED[activation.form]
+        return ACTIVATED_RELATIVE * size + beside * tokens
 
     @property
     def written(self) -> float:

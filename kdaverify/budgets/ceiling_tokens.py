@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.ceiling_roundings import EXPONENTIAL, SOFTPLUS, Roundings, norm
+from kdaverify.budgets.ceiling_roundings import EXPONENTIAL, Roundings, norm
 from oracles.arithmetic import NATIVE
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
@@ -46,7 +46,7 @@ def _state(carry: Tensors, x: Tokens, token: Token, r: Roundings) -> tuple[Tenso
     unit = r.relative("state", "decayed")
     decayed = alpha * (S.abs() + d_S)
     exponent = torch.where(alpha > 0, x.g.abs().mT, 0.0)
-    units = EXPONENTIAL + 2 * exponent + (SOFTPLUS if r.contract.softplus else 0.0)
+    units = EXPONENTIAL + 2 * exponent + r.made_gates(exponent, 1)
     own = decayed * torch.expm1(r.counts("gates") * r.unit * units) + r.stored(
         "state", "decayed", decayed
     )

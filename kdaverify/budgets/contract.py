@@ -22,7 +22,6 @@ from kdaverify.budgets.contract_checks import (
     Exponential,
     Flush,
     Form,
-    Gate,
     Order,
     Rounding,
     Scale,
@@ -34,6 +33,7 @@ from kdaverify.budgets.contract_checks import (
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.tensors import PIPELINES, Pipeline
 from oracles.arithmetic import SUB_BLOCK
+from oracles.gate_activation import activation_of
 from oracles.tensors import OUTPUTS, SIGNATURE
 
 _NAME: Final = re.compile(
@@ -146,7 +146,8 @@ class Contract:
             where the decay of an element is one product. applied elsewhere.
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What
             it computes from that rounds too, and its gradients are with respect to that. An
-            adapter's conventions set both; a declared contract need not.
+            adapter's conventions set both; a declared contract need not. Of gates log, log2, decay
+            or the name of a `GateActivation`.
         backward: what the backward computes with, where that is another pipeline than the forward:
             chunks there and a recurrence back, say. None: the same.
         forward: of such a backward, as `of_gradients` gives it, what the forward beside it
@@ -175,7 +176,7 @@ class Contract:
     scale: Scale = "free"
     decay: Decay = "channel"
     transition: Transition = "applied"
-    gate: Gate = "log"
+    gate: str = "log"
     beta: Beta = "value"
     backward: Contract | None = None
     forward: Contract | None = None
@@ -201,6 +202,12 @@ class Contract:
             return self
         handed = {"gate": self.gate, "beta": self.beta}
         return replace(self.backward, **handed, forward=replace(self, backward=None))
+
+    @property
+    def makes_softplus(self) -> bool:
+        """Whether the kernel makes the gates itself as log(1 + exp x)."""
+        activation = activation_of(self.gate)
+        return self.softplus or (activation is not None and activation.form == "softplus")
 
     @property
     def named_tensors(self) -> tuple[str, ...]:

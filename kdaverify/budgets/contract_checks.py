@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from oracles.arithmetic import SUB_BLOCK
+from oracles.gate_activation import activation_of
 
 if TYPE_CHECKING:
     from kdaverify.budgets.contract import Contract
@@ -18,7 +19,6 @@ Exponential = Literal["free", "natural", "base-2", "approximate"]
 Scale = Literal["free", "in-q", "rounded"]
 Decay = Literal["channel", "scalar"]
 Transition = Literal["applied", "formed"]
-Gate = Literal["log", "log2", "decay"]
 Beta = Literal["value", "logit"]
 
 CHOICES: Final = {
@@ -32,7 +32,6 @@ CHOICES: Final = {
     "scale": get_args(Scale),
     "decay": get_args(Decay),
     "transition": get_args(Transition),
-    "gate": get_args(Gate),
     "beta": get_args(Beta),
 }
 """The fields that are one of a few words, and the words."""
@@ -65,6 +64,7 @@ def check_form(contract: Contract) -> None:
             raise ContractError(
                 f"contract: {name}: wanted one of {', '.join(CHOICES[name])}, got {word!r}"
             )
+    _check_gate(contract)
     special = (
         "solve in a wider format"
         if contract.solve is not None
@@ -98,6 +98,13 @@ def check_form(contract: Contract) -> None:
     if contract.decay == "scalar":
         _check_scalar(contract)
     _check_sizes(contract)
+
+
+def _check_gate(contract: Contract) -> None:
+    try:
+        activation_of(contract.gate)
+    except ValueError as error:
+        raise ContractError(f"contract: {error}") from None
 
 
 def _check_recurrent(contract: Contract) -> None:

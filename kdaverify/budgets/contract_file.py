@@ -114,7 +114,8 @@ class ContractFile(BaseModel):
             where: format_of(name, where) for where, name in named.items() if name is not None
         }
         given: dict[str, Any] = {
-            word: getattr(self, word) for word in (*CHOICES, "anchored", "softplus", "sub_block")
+            word: getattr(self, word)
+            for word in (*CHOICES, "gate", "anchored", "softplus", "sub_block")
         }
         given |= formats | {
             "chunk_size": self.chunk_size or 1,

@@ -15,11 +15,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import activated_gates
+from kdaverify.budgets.activated_gates import sigmoid
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
-from oracles.codecs import BETAS, GATES, Codec
+from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.double_double import two_product
 from oracles.enclosure import Enclosure
+from oracles.gate_activation import activation_of, gate_codec
 from oracles.gradients import GradientAnswer, Gradients
 from oracles.inputs import Inputs
 
@@ -41,7 +44,9 @@ def converts(contract: Contract) -> bool:
 
 def codec(contract: Contract, source: str) -> Codec:
     """The convention of the input `source`."""
-    return {"g": GATES[contract.gate], "beta": BETAS[contract.beta]}.get(source, GATES["log"])
+    if source == "g":
+        return gate_codec(contract.gate)
+    return BETAS[contract.beta] if source == "beta" else IDENTITY
 
 
 def as_handed(contract: Contract, source: str, canonical: Tensor) -> Tensor:
@@ -50,40 +55,49 @@ def as_handed(contract: Contract, source: str, canonical: Tensor) -> Tensor:
 
 
 def as_computed(inputs: Inputs, contract: Contract, io: Format, exp: Exp) -> Inputs:
-    """The call as a reference kernel goes on with it: beta is its own sigmoid, made by its own
-    exponential in the accumulator's format.
+    """The call as a reference kernel goes on with it: beta is its own sigmoid, and g its own
+    activation, made by its own exponential in the accumulator's format.
 
-    Gates need nothing here: casting them to the working type rounds them as a product with ln 2 or
-    a logarithm would.
+    Gates in another base need nothing here: casting them to the working type rounds them as a
+    product with ln 2 or a logarithm would.
     """
-    if contract.beta != "logit":
-        return inputs
-    logit = io.round(BETAS["logit"].there(inputs.beta.double()))
-    beta = _sigmoid(logit.to(contract.work), exp, contract.accumulate.round).double()
-    # What the kernel computed, with the gradient of the value it stands for: that of the logit is
-    # made from it afterwards.
-    return replace(inputs, beta=inputs.beta.double() + (beta - inputs.beta.double()).detach())
+    keep, activation = contract.accumulate.round, activation_of(contract.gate)
+    if contract.beta == "logit":
+        logit = io.round(BETAS["logit"].there(inputs.beta.double()))
+        beta = sigmoid(logit.to(contract.work), exp, keep)
+        inputs = replace(inputs, beta=_in_place_of(inputs.beta, beta))
+    if activation is not None:
+        x = contract.wide.round(as_handed(contract, "g", inputs.g)).to(contract.work)
+        g = activated_gates.activated(activation, x, exp, keep)
+        inputs = replace(inputs, g=_in_place_of(inputs.g, g))
+    return inputs
 
 
-def _sigmoid(x: Tensor, exp: Exp, keep: Rounding) -> Tensor:
-    """1 / (1 + exp(-x)), by exponentials of numbers at most 0,
-    which neither overflow nor leave an exponential unit's range.
+def _in_place_of(exact: Tensor, computed: Tensor) -> Tensor:
+    """What the kernel computed, with the gradient of the value it stands for: that of what the
+    kernel receives is made from it afterwards.
     """
-    small = keep(exp(-x.abs()))
-    return keep(torch.where(x < 0, small, 1.0) / keep(1 + small))
+    exact = exact.double()
+    change = (computed.double() - exact).detach()
+    # An infinite gate is what it is.
+    return exact + change.masked_fill(~torch.isfinite(exact), 0.0)
 
 
 def drawn(
     inputs: Inputs, contract: Contract, rounded: Callable[[Tensor, Format], Tensor]
 ) -> Inputs:
-    """The same with every rounding a sample: one of a gate that changes its form, two of a sigmoid
-    (its sum and its quotient).
+    """The same with every rounding a sample: one of a gate that changes its base, those of each
+    step of one that is activated, two of a sigmoid (its sum and its quotient).
 
     Args:
         rounded: a value, and the format that it is rounded to.
     """
-    fmt = contract.accumulate
-    if contract.gate != "log":
+    fmt, activation = contract.accumulate, activation_of(contract.gate)
+    if activation is not None:
+        x = as_handed(contract, "g", inputs.g)
+        g = activated_gates.activated(activation, x, torch.exp, lambda y: rounded(y, fmt))
+        inputs = replace(inputs, g=g)
+    elif contract.gate != "log":
         hard = inputs.g.isneginf()
         inputs = replace(
             inputs,
@@ -97,21 +111,30 @@ def drawn(
 
 
 def received_gradients(
-    found: Gradients[Tensor], computed: Inputs, contract: Contract, returned: Returned
+    found: Gradients[Tensor],
+    call: Inputs,
+    computed: Inputs,
+    contract: Contract,
+    returned: Returned,
 ) -> Gradients[Tensor]:
     """Emulated gradients with respect to what the kernel receives.
 
     Math: dL/d received = slope dL/d canonical; the slope of a sigmoid y is y (1 - y) of the y that
-    the kernel computed.
+    the kernel computed, that of an activated gate is made from x again.
 
     Args:
         found: with respect to log decays and write strengths.
-        computed: the call as the kernel went on with it.
+        call, computed: the call as the kernel received it, and as it went on with it.
         returned: the rounding of what is returned, by the gradient's name: that of a logit is
             rounded once, after the slope. In fp16 it is subnormal where betas are near 0 or 1, and
             of 139 conforming kernels 25 were rejected while it was not rounded there.
     """
-    if contract.gate != "log":
+    activation = activation_of(contract.gate)
+    if activation is not None:
+        x = as_handed(contract, "g", call.g)
+        slope = activated_gates.slope(activation, x, torch.exp, lambda y: returned("dg", y))
+        found = replace(found, dg=returned("dg", found.dg.double() * slope))
+    elif contract.gate != "log":
         slope, undefined = _slope(contract, "g", computed.g)
         found = replace(
             found, dg=returned("dg", found.dg.double() * slope).masked_fill(undefined, 0.0)

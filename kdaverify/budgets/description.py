@@ -153,11 +153,11 @@ def _settled(contract: Contract) -> dict[str, str]:
     )
     factors = {} if contract.factors is None else {"factors of decays": contract.factors.name}
     anchor = {"anchor of diagonal scores": contract.anchor} if contract.anchored else {}
-    gates = {"gates": "made by the kernel, as log(1 + exp x)"} if contract.softplus else {}
+    gates = {"gates": "made by the kernel, as log(1 + exp x)"} if contract.makes_softplus else {}
     back = {} if contract.backward is None else {"backward": spelled(contract.backward)}
     words = {
         name.replace("_", " "): getattr(contract, name)
-        for name in CHOICES
+        for name in (*CHOICES, "gate")
         if name not in ("form", "anchor")
     }
     return {

@@ -178,7 +178,7 @@ class Differences:
     @cached_property
     def _exact(self) -> Gradients[Tensor]:
         return received_gradients(
-            adjoint(self.inputs, self.given), self.inputs, self.backward, as_it_is
+            adjoint(self.inputs, self.given), self.inputs, self.inputs, self.backward, as_it_is
         )
 
     @cached_property

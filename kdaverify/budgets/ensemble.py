@@ -119,7 +119,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     members = _members(plainest(contract, io))
     if contract.decay == "scalar":
         members = tuple(scalar_decay.members_of_one_gate(members))
-    if contract.softplus:
+    if contract.makes_softplus:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
     if contract.transition == "formed":
         members = (*members, *_mapping(members[:2], contract))

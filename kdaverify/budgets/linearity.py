@@ -76,7 +76,7 @@ def linearity_standard(
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
     canonical, terms = adjoint_with_terms(joined, cotangents)
     exact, undefined = (
-        received_gradients(canonical, joined, contract, as_it_is),
+        received_gradients(canonical, joined, joined, contract, as_it_is),
         undefined_gradients(inputs, contract),
     )
 

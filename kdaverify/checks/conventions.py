@@ -17,6 +17,7 @@ from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
+from oracles.gate_activation import LOWER_BOUND
 from oracles.recurrence import recurrence
 
 # A wrong convention is wrong by the size of the answer; the worst conforming 16-bit kernel by a
@@ -346,10 +347,13 @@ def _others(adapter: Adapter, choices: tuple[str, ...]) -> Iterator[tuple[str, A
     for choice in choices:
         for value in ALLOWED[choice]:
             # Without g a function has another signature: it is no other reading of the same one.
-            if value in (getattr(adapter.conventions, choice), "raw", "none"):
+            if value in (getattr(adapter.conventions, choice), "none"):
                 continue
             try:
-                other = adapter.redeclared(replace(adapter.conventions, **{choice: value}))
+                # A bound is of one kind of gate alone.
+                unbound = {"lower_bound": LOWER_BOUND} if choice == "gate" else {}
+                changed = replace(adapter.conventions, **{choice: value, **unbound})
+                other = adapter.redeclared(changed)
             except ConventionError:  # thd without offsets
                 continue
             if other is not None:

@@ -96,7 +96,7 @@ class Recurrence:
 
     @property
     def _is_another_form(self) -> bool:
-        return self.contract.form != "recurrent" and not self.contract.softplus
+        return self.contract.form != "recurrent" and not self.contract.makes_softplus
 
     @cached_property
     def _outputs(self) -> dict[str, Tensor]:

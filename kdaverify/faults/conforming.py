@@ -22,7 +22,10 @@ from kdaverify.adapters import kernel
 from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.problems import Problem
 from kdaverify.problems.covering_array import covering_array
+from oracles.gate_activation import FORMS as ACTIVATED
+from oracles.gate_activation import LOWER_BOUND, PARAMETERS
 
+Activate = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 LN_2: Final = 0.6931471805599453
 CHUNK: Final = 64
 JOINT: Final = "__"
@@ -30,7 +33,7 @@ AXES: Final[dict[str, tuple[str, ...]]] = {
     "form": ("token", "chunk"),
     "layout": ("bthd", "bhtd", "thd"),
     "state": ("kv", "vk"),
-    "gate": ("log", "log2", "decay"),
+    "gate": ("log", "log2", "decay", "softplus", "bounded"),
     "beta": ("value", "logit"),
     "packing": ("cu_seqlens", "segment_ids", "none"),
     "scale": ("argument", "fixed", "folded"),
@@ -56,6 +59,7 @@ def conforming(
     heads: str = "interleaved",
     declared: dict[str, Any] | None = None,
     takes: Callable[..., bool] | None = None,
+    activate: Activate | None = None,
 ) -> KernelAdapter:
     """A conforming kernel.
 
@@ -65,8 +69,10 @@ def conforming(
         declared: what the adapter declares beside the truth, or in its place.
         takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where
             not.
+        activate: what a kernel that is wrong makes its log gates by; see `activated`.
     """
     arithmetic = _token if form == "token" else _chunk
+    form_of_g = "log" if gate in ACTIVATED else gate
 
     def run(tokens: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
         q, k, v, *gate_and_write = (_token_major(x, layout) for x in tokens)
@@ -74,6 +80,10 @@ def conforming(
         if takes is not None and not takes(q, k, v, g, b, options):
             raise ValueError("a call outside the declared domain")
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        if gate in ACTIVATED:
+            A_log, bias = (options[name].to(wide) for name in PARAMETERS)
+            bias = bias[:, None] if gates == "head" else bias
+            g = (activate or activated)(g.to(wide), A_log, bias, gate)
         factor = {"argument": options["scale"], "fixed": q.shape[-1] ** -0.5, "folded": 1.0}[scale]
         write = b.to(wide).sigmoid() if beta == "logit" else b.to(wide)
         given = options["initial_state"]
@@ -84,7 +94,7 @@ def conforming(
         for n, (row, first, end) in enumerate(spans):
             x = [y[row, first:end].to(wide) for y in (q, k, v, g)]
             x[:2] = (_for_value_heads(y, v.shape[2] // q.shape[2], heads) for y in x[:2])
-            span = _Span(*x, beta=write[row, first:end], gate=gate, scale=factor)
+            span = _Span(*x, beta=write[row, first:end], gate=form_of_g, scale=factor)
             part, after = arithmetic(span, start[n])
             rows.append(part)
             final.append(after)
@@ -93,7 +103,7 @@ def conforming(
         states = torch.stack(final)
         return o, (states.mT if state == "vk" else states)
 
-    function = _with_signature(run, packing, scale, gates)
+    function = _with_signature(run, packing, scale, gates, gate)
     options: dict[str, Any] = {
         "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing,
         "scale": scale, "padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype),
@@ -101,6 +111,15 @@ def conforming(
     options |= {**(declared or {}), "gates": gates, "heads": heads}
     title = JOINT.join((form, layout, state, gate, beta, packing, scale, padding, dtype))
     return kernel(name=title, **options)(function)
+
+
+def activated(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    """math.md 6: log gates of x [..., HV, K] by a kernel's own activation."""
+    z, a = x + dt_bias, A_log.exp()[:, None]
+    if gate == "bounded":
+        return LOWER_BOUND * torch.sigmoid(a * z)
+    # Not by torch's softplus, which takes z for log(1 + exp z) from 20 on in fp64, too.
+    return -a * (z.clamp(min=0.0) + torch.log1p(torch.exp(-z.abs())))
 
 
 def _for_value_heads(x: Tensor, groups: int, heads: str) -> Tensor:
@@ -247,7 +266,7 @@ def _to_channels(given: list[Tensor], gates: str, q: Tensor, v: Tensor) -> Tenso
 
 
 def _with_signature(
-    run: Callable[..., Any], packing: str, scale: str, gates: str
+    run: Callable[..., Any], packing: str, scale: str, gates: str, gate: str
 ) -> Callable[..., Any]:
     """`run` with the parameters that a kernel of these conventions has."""
     tokens = "q, k, v, beta" if gates == "none" else "q, k, v, g, beta"
@@ -255,6 +274,7 @@ def _with_signature(
         "initial_state",
         *(["scale"] if scale == "argument" else []),
         *([packing] if packing != "none" else []),
+        *(PARAMETERS if gate in ACTIVATED else ()),
     ]
     passed = ", ".join(f"{name!r}: {name}" for name in names)
     body = (

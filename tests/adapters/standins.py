@@ -35,13 +35,14 @@ def standin(behaves: Conventions, declared: Conventions, dtype: str = "fp32") ->
         initial_state: Any,
         cu_seqlens: Any,
         segment_ids: Any,
+        A_log: Any = None,
+        dt_bias: Any = None,
     ) -> tuple[Tensor, Tensor]:
         offsets = _offsets(segment_ids) if behaves.packing == "segment_ids" else cu_seqlens
         q64, k64, v64, g64, beta64 = (_bthd(x.double(), behaves) for x in (q, k, v, g, beta))
         state = None if initial_state is None else _kv(initial_state.double(), behaves)
-        x = Inputs(
-            q64, k64, v64, _log(g64, behaves), _value(beta64, behaves), scale, state, offsets
-        )
+        log = _log(g64, behaves, A_log, dt_bias)
+        x = Inputs(q64, k64, v64, log, _value(beta64, behaves), scale, state, offsets)
         o, final = recurrence(x)
         o = (
             o.transpose(1, 2)
@@ -74,8 +75,16 @@ def _kv(state: Tensor, behaves: Conventions) -> Tensor:
     return state.transpose(-1, -2) if behaves.state == "vk" else state
 
 
-def _log(g: Tensor, behaves: Conventions) -> Tensor:
-    return {"log": lambda: g, "log2": lambda: g * math.log(2), "decay": g.log}[behaves.gate]()
+def _log(g: Tensor, behaves: Conventions, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+    a = 1.0 if A_log is None else A_log.double().exp()[:, None]
+    z = g if dt_bias is None else g + dt_bias.double()
+    return {
+        "log": lambda: g,
+        "log2": lambda: g * math.log(2),
+        "decay": g.log,
+        "softplus": lambda: -a * torch.logaddexp(z, torch.zeros_like(z)),
+        "bounded": lambda: -5 / (1 + torch.exp(-a * z)),
+    }[behaves.gate]()
 
 
 def _value(beta: Tensor, behaves: Conventions) -> Tensor:

@@ -104,7 +104,6 @@ def test_what_the_signature_does_not_name_is_a_reason_not_a_call(make_problem: M
 def test_every_declared_limit_is_a_reason(make_problem: MakeProblem) -> None:
     packed = make_problem(B=1, lengths=(21,))
     assert "no packed sequences" in str(kernel(packing="none")(plain).supports(packed))
-    assert "activation stage" in str(kernel(gate="raw")(plain).supports(make_problem()))
     assert "beta in [0, 1] alone, wanted [2, 2]" in str(
         kernel(beta="logit")(plain).supports(make_problem(beta="two"))
     )

@@ -26,6 +26,7 @@ from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import settings_for
 from oracles.chunk import Chunk
 from oracles.enclosure import CertifiedOutputs
+from oracles.gate_activation import FORMS, Form, GateActivation
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 from oracles.tensors import OUTPUTS
@@ -96,6 +97,20 @@ def test_it_contains_every_member_and_every_draw(name: str, dtype: str) -> None:
             assert max(used(run, truth, ceilings).values(), default=0.0) <= 1
 
     contained()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("name", "dtype"), [("recurrent-fp32", "fp32"), ("chunk64-fp32", "bf16")])
+def test_it_contains_gates_that_a_kernel_activates_itself(
+    form: Form, name: str, dtype: str
+) -> None:
+    activation = GateActivation(form)
+    contract, io = contract_from_name(f"{name}[gate:{activation.name}]"), FORMATS[dtype]
+    for gate in ("log-sigmoid", "slow", "strong-then-weak"):
+        inputs = PROBLEM.replace(gate=gate, dtype=dtype, gate_range=activation.reach).inputs()
+        emulation, ceilings = emulate(inputs, contract, io), Ceilings(inputs, contract, io)
+        for run in (*emulation.rounded.values(), *emulation.drawn):
+            assert max(used(run, enclosed(inputs), ceilings).values()) <= 1
 
 
 @pytest.mark.parametrize("name", ["chunk64-bf16", "recurrent-fp32"])

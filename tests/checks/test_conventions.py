@@ -4,6 +4,7 @@ a kernel that is wrong otherwise is not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def test_the_declared_conventions_of_eager_fit() -> None:
     [("state", "vk"), ("gate", "log2"), ("gate", "decay"), ("beta", "logit"), ("layout", "bhtd")],
 )
 def test_a_wrong_declaration_is_named_with_the_choice_that_fits(choice: str, value: str) -> None:
-    behaves = Conventions(**{"packing": "cu_seqlens", choice: value})
+    behaves = replace(DECLARED, **{choice: value})
     outcome = conventions(standin(behaves, DECLARED))
     assert outcome.status is Status.CONVENTION
     assert f"behaves as {choice}={value!r}" in outcome.message
@@ -40,7 +41,7 @@ def test_a_wrong_declaration_is_named_with_the_choice_that_fits(choice: str, val
     [("state", "vk"), ("gate", "log2"), ("gate", "decay"), ("beta", "logit"), ("layout", "bhtd")],
 )
 def test_the_right_declaration_passes(choice: str, value: str) -> None:
-    behaves = Conventions(**{"packing": "cu_seqlens", choice: value})
+    behaves = replace(DECLARED, **{choice: value})
     assert conventions(standin(behaves, behaves)).status is Status.PASS
 
 

@@ -27,7 +27,7 @@ from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
 from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
-from kdaverify.problems import TORCH, Problem
+from kdaverify.problems import TORCH, Domain, Problem
 from oracles.inputs import Inputs
 from oracles.stages import Named
 
@@ -76,20 +76,20 @@ class Fla(FlaRecurrence):
         self.conventions = Conventions(
             packing="cu_seqlens",
             state=options.state,
+            gate=options.gate,
+            gate_parameters="none" if options.gate == "log" else "A_log+dt_bias",
             beta="value" if options.beta == "value" else "logit",
         )
 
     def contract(self, dtype: str) -> Contract:
         if self._form == "recurrent":
-            return replace(
-                preset("fla-recurrent", dtype), softplus=self._options.gate == "softplus"
-            )
+            return replace(preset("fla-recurrent", dtype), gate=self.conventions.gate_form)
         tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
         return replace(
             self._with_beta(preset(self._preset(tf32=tf32), dtype)),
             chunk_size=int(self._options.chunk_size),
             anchored=self._options.safe_gate == "yes" and dtype != "fp32",
-            softplus=self._options.gate == "softplus",
+            gate=self.conventions.gate_form,
         )
 
     def _preset(self, *, tf32: bool) -> str:
@@ -195,21 +195,12 @@ class Fla(FlaRecurrence):
             yield f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
             yield "no beta above 1 (a sigmoid)"
-        # The recurrence's contract makes its gates, as log(1 + exp x), in fp32; no contract makes
-        # bounded ones: 1.7 times what one allows.
-        budgeted = self._form == "recurrent" and options.gate == "softplus"
-        if options.raw_gate is not None and not budgeted and problem.dtype == "fp32":
-            yield (
-                "a gate that the kernel activates itself is judged beside 16-bit products: in fp32"
-                " it has no tolerance of its own"
-            )
-        refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
-        if refusal is not None:
+        activation = self.conventions.activation
+        reached = None if activation is None else Domain(gate_range=activation.reach)
+        if reached is not None and (refusal := reached.refuses(problem)):
             yield refusal
 
     def received(self, inputs: Inputs) -> Inputs:
-        if self._options.raw_gate is not None:
-            inputs = self._options.raw_gate.received(inputs)
         if self._options.l2norm == "yes":
             inputs = received_normalised(inputs, stored=self._form == "chunk")
         if self._options.beta == "doubled":
@@ -223,7 +214,7 @@ class Fla(FlaRecurrence):
         handed = self._handed(inputs)
         handover = Handover(self.conventions, inputs, handed)
         kernels.forget()
-        o, final_state = function(**handed, **self._flags(inputs, form), output_final_state=True)
+        o, final_state = function(**{**handed, **self._flags(form)}, output_final_state=True)
         # Where there is no token nothing is launched.
         self._ran = (
             proof(kernels, self._backend, form) if any(inputs.lengths) else "no kernel: no tokens"
@@ -235,13 +226,14 @@ class Fla(FlaRecurrence):
         halved = replace(inputs, beta=inputs.beta / 2) if options.beta == "doubled" else inputs
         handed = self.conventions.arguments(halved)
         del handed["segment_ids"]
-        if options.raw_gate is not None:
-            handed["g"] = options.raw_gate.raw(inputs)
+        if self.conventions.activation is not None:
+            handed["dt_bias"] = handed["dt_bias"].flatten()
+            handed["lower_bound"] = handed["lower_bound"] if options.gate == "bounded" else None
         if options.l2norm == "yes":
             handed |= {"q": stretched(inputs.q), "k": stretched(inputs.k)}
         return handed
 
-    def _flags(self, inputs: Inputs, form: Form) -> dict[str, Any]:
+    def _flags(self, form: Form) -> dict[str, Any]:
         options = self._options
         flags: dict[str, Any] = {
             "use_qk_l2norm_in_kernel": options.l2norm == "yes",
@@ -249,15 +241,8 @@ class Fla(FlaRecurrence):
             "allow_neg_eigval": options.beta == "doubled",
             "state_v_first": options.state == "vk",
         }
-        if options.raw_gate is not None:
-            A_log, dt_bias = options.raw_gate.parameters(inputs)
-            bound = options.raw_gate.lower_bound if options.gate == "bounded" else None
-            flags |= {
-                "use_gate_in_kernel": True,
-                "A_log": A_log,
-                "dt_bias": dt_bias.flatten(),
-                "lower_bound": bound,
-            }
+        if self.conventions.activation is not None:
+            flags["use_gate_in_kernel"] = True
         if form == "chunk":
             flags |= {
                 "chunk_size": int(options.chunk_size),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.raw_gate import RawGate
 
 ALLOWED: Final = {
     "chunk_size": ("32", "64"),
@@ -74,11 +73,6 @@ class FlaOptions:
                 )
             changes[option] = _whole(name, value) if option == "autotune" else value
         return replace(self, **changes)
-
-    @property
-    def raw_gate(self) -> RawGate | None:
-        """The activation done in the kernel, if there is one."""
-        return {"softplus": RawGate("softplus"), "bounded": RawGate("bounded")}.get(self.gate)
 
     def said(self) -> str:
         """The options that differ from the default, as on the command line."""

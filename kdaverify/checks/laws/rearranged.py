@@ -96,6 +96,9 @@ REPEATED_HEADS: Final = Law(
 def permuted_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: value heads that share a key head are alike (law 11); v, g, beta and S_0 move together,
     and o and S_T with them.
+
+    The permuted call is held to its own exact result, as in `permuted_channels`: raw gates with
+    parameters of each head round otherwise in another one.
     """
     grouped = _grouped(problem)
     own = grouped.inputs()
@@ -109,11 +112,9 @@ def permuted_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
         initial_state=state,
     )
 
-    def produce() -> dict[str, Tensor]:
-        found, back = execute(adapter, other, adapter.exposes(grouped)).outputs, moved.argsort()
-        return {name: x[:, :, back] if name == "o" else x[:, back] for name, x in found.items()}
-
-    return outcomes(adapter, own, produce)
+    return outcomes(
+        adapter, other, lambda: execute(adapter, other, adapter.exposes(grouped)).outputs
+    )
 
 
 PERMUTED_HEADS: Final = Law(

@@ -144,8 +144,14 @@ def outside(adapter: Adapter) -> tuple[str, ...]:
         for what in backward
         if what not in taken
     )
+    parameters = adapter.conventions.gate_parameters
+    unjudged = (
+        (f"gradients of {parameters.replace('+', ' and ')} (sums over all tokens)",)
+        if adapter.differentiable and parameters != "none"
+        else ()
+    )
     hidden = (
         f"rules of calls about {channel} of the kernel ({why})"
         for channel, why in adapter.barriers.items()
     )
-    return (*problems, *gradients, *hidden)
+    return (*problems, *gradients, *unjudged, *hidden)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oracles.gate_activation import LOWER_BOUND
+
 SCALE: Final = (
     "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
     " the call"
@@ -52,7 +54,9 @@ def _size(name: str, about: str) -> Parameter:
 OPTIONS: Final = (
     _word("layout", "bthd", "of q, k, v, g, beta and o: bthd, bhtd or thd"),
     _word("state", "kv", "of states: kv or vk"),
-    _word("gate", "log", "log, log2 or decay"),
+    _word("gate", "log", "log, log2, decay, softplus or bounded"),
+    _word("gate_parameters", "none", "of an activated gate, passed by name: A_log+dt_bias, ..."),
+    _option("lower_bound", float, LOWER_BOUND, "of a bounded gate"),
     _word("gates", "channel", "of a head: channel, head (g [B, T, HV]) or none (no g)"),
     _word("heads", "interleaved", "grouping of value heads: interleaved or tiled"),
     _word("beta", "value", "value or logit"),

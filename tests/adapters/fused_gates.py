@@ -1,0 +1,141 @@
+"""Kernels that activate their gates themselves: right ones, and ones that are wrong in one place.
+
+`tests.adapters.fused_gates:KERNELS.NAME` names one on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import KernelAdapter
+from kdaverify.faults.conforming import Activate, activated, conforming
+
+CHUNK: Final = 64
+ANY: Final[dict[str, Any]] = {"packing": "cu_seqlens"}
+Make = Callable[[], KernelAdapter]
+
+
+def by_logarithm(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    """Softplus as Triton kernels have it: log(1 + exp z), and z from 20 on."""
+    assert gate == "softplus"
+    z = x + dt_bias
+    near = torch.log(1 + torch.exp(z.clamp(max=20.0)))
+    return -A_log.exp()[:, None] * torch.where(z > 20.0, z, near)
+
+
+def by_torch(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    """torch's own softplus."""
+    assert gate == "softplus"
+    return -A_log.exp()[:, None] * torch.nn.functional.softplus(x + dt_bias)
+
+
+def _kernel(form: str, **conventions: Any) -> Make:
+    return lambda: conforming(form, **{**ANY, **conventions})
+
+
+def wrapped(adapter: KernelAdapter) -> Any:
+    """The function that it was made of."""
+    return vars(adapter)["__wrapped__"]
+
+
+def _with_step(activate: Activate) -> Make:
+    """A kernel whose decode step activates otherwise."""
+
+    def make() -> KernelAdapter:
+        step = conforming(gate="softplus", activate=activate, **ANY)
+        return conforming(gate="softplus", declared={"step": wrapped(step)}, **ANY)
+
+    return make
+
+
+RIGHT: Final[Mapping[str, Make]] = {
+    "token": _kernel("token", gate="softplus"),
+    "chunk": _kernel("chunk", gate="softplus"),
+    "token_bf16": _kernel("token", gate="softplus", dtype="bf16"),
+    "chunk_bf16": _kernel("chunk", gate="softplus", dtype="bf16"),
+    "logarithm": _kernel("token", gate="softplus", activate=by_logarithm),
+    "logarithm_chunk": _kernel("chunk", gate="softplus", activate=by_logarithm, dtype="bf16"),
+    "torch": _kernel("chunk", gate="softplus", activate=by_torch),
+    "bounded": _kernel("token", gate="bounded"),
+    "bounded_chunk": _kernel("chunk", gate="bounded", dtype="bf16"),
+    "head": _kernel("token", gate="softplus", gates="head", dtype="bf16"),
+    "head_chunk": _kernel("chunk", gate="softplus", gates="head"),
+    "foreign": _kernel(
+        "token", gate="softplus", layout="bhtd", state="vk", heads="tiled", beta="logit"
+    ),
+    "double": _kernel("token", gate="softplus", dtype="fp64"),
+    "bounded_double": _kernel("token", gate="bounded", dtype="fp64"),
+}
+
+
+def _without_slope(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    g = activated(x, A_log, dt_bias, gate)
+    return x + (g - x).detach()
+
+
+def _second_chunk(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    first, rest = x[:, :CHUNK], x[:, CHUNK:]
+    return torch.cat((activated(first, A_log, dt_bias, gate), -rest.abs()), 1)
+
+
+def _linear_from_1(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    z = x + dt_bias
+    return torch.where(z > 1, -A_log.exp()[:, None] * z, activated(x, A_log, dt_bias, gate))
+
+
+def _without_threshold(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    del gate
+    return -A_log.exp()[:, None] * torch.log(1 + torch.exp(x + dt_bias))
+
+
+def _in_bf16(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    return activated(x.bfloat16(), A_log.bfloat16(), dt_bias.bfloat16(), gate).to(x.dtype)
+
+
+def _raw(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    del A_log, dt_bias, gate
+    return -x.abs()
+
+
+def _bias_last(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    del gate
+    return -5 * torch.sigmoid(A_log.exp()[:, None] * x + dt_bias)
+
+
+_WRONG: Final[Mapping[str, Activate]] = {
+    "no_bias": lambda x, A, b, gate: activated(x, A, 0 * b, gate),
+    "no_amplitude": lambda x, A, b, gate: activated(x, 0 * A, b, gate),
+    "amplitude_of_next_head": lambda x, A, b, gate: activated(x, A.roll(1, 0), b, gate),
+    "bias_of_next_channel": lambda x, A, b, gate: activated(x, A, b.roll(1, -1), gate),
+    "amplitude_twice": lambda x, A, b, gate: activated(x, 2 * A, b, gate),
+    "log_amplitude": lambda x, A, b, gate: activated(x, A.abs().log(), b, gate),
+    "linear_from_1": _linear_from_1,
+    "second_chunk_raw": _second_chunk,
+    "in_bf16": _in_bf16,
+    "no_slope": _without_slope,
+}
+WRONG: Final[Mapping[str, Make]] = {
+    **{name: _kernel("token", gate="softplus", activate=wrong) for name, wrong in _WRONG.items()},
+    "no_threshold": _kernel("chunk", gate="softplus", activate=_without_threshold),
+    "raw_step": _with_step(_raw),
+    "step_without_bias": _with_step(_WRONG["no_bias"]),
+    "default_bound": _kernel("token", gate="bounded", declared={"lower_bound": -3.0}),
+    "bias_behind_amplitude": _kernel("token", gate="bounded", activate=_bias_last),
+}
+
+
+class Kernels:
+    """All of them, by name."""
+
+    def __getattr__(self, name: str) -> KernelAdapter:
+        made = {**RIGHT, **WRONG}
+        if name not in made:
+            raise AttributeError(name)
+        return made[name]()
+
+
+KERNELS: Final = Kernels()
