@@ -239,13 +239,14 @@ def named(axis: str, lines: list[str]) -> bool:
 
 def table(rows: dict[str, Row]) -> str:
     """The report."""
-    right = [row["cpu"] for name, row in rows.items() if name.startswith(RIGHT)]
-    accepting = median(right)
+    rights = [row for name, row in rows.items() if name.startswith(RIGHT)]
+    accepting = median(row["cpu"] for row in rights)
     faults = {name: row for name, row in rows.items() if not name.startswith(RIGHT)}
     rejected = [row for row in faults.values() if row["code"] == 1]
+    wall = median(row["wall"] for row in rights)
     said = (
-        f"Accepting the same port without a fault takes {accepting:.0f} s of CPU time (median of"
-        f" {len(right)}). "
+        f"Accepting the same port without a fault takes {accepting:.0f} s of CPU time,"
+        f" {wall:.0f} s on the clock (median of {len(rights)}). "
     )
     counts = f"Of {SINGLE + PAIRS} ports {len(faults)} were judged and {len(rejected)} rejected:"
     body = [_line(name, row, accepting) for name, row in faults.items()]
@@ -257,7 +258,7 @@ def table(rows: dict[str, Row]) -> str:
             "",
             said + counts,
             "",
-            *_figures(rejected, accepting),
+            *_figures(rejected, accepting, wall),
             "",
             *HEAD,
             *body,
@@ -266,9 +267,11 @@ def table(rows: dict[str, Row]) -> str:
     )
 
 
-def _figures(rejected: list[Row], accepting: float) -> list[str]:
+def _figures(rejected: list[Row], accepting: float, accepting_wall: float) -> list[str]:
     """What the table comes to."""
-    cpu, first, path = ([row[name] for row in rejected] for name in ("cpu", "first", "first_cpu"))
+    cpu, wall, first, path = (
+        [row[name] for row in rejected] for name in ("cpu", "wall", "first", "first_cpu")
+    )
     load, of_axis = (
         median(row["load"] for row in rejected),
         [row for row in rejected if any(row["axes"].values())],
@@ -279,7 +282,8 @@ def _figures(rejected: list[Row], accepting: float) -> list[str]:
     return [
         (
             f"- rejecting takes {median(cpu) / accepting:.2f} times accepting (median),"
-            f" {max(cpu) / accepting:.2f} at most;"
+            f" {max(cpu) / accepting:.2f} at most; on the clock {median(wall) / accepting_wall:.2f}"
+            f" and {max(wall) / accepting_wall:.2f};"
         ),
         (
             f"- first evidence after {median(path):.0f} s (median), {max(path):.0f} s at most, of"

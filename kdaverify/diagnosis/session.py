@@ -6,6 +6,8 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -14,12 +16,14 @@ from kdaverify.adapters.isolation.fault import reported
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.beside import Beside
 from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS, known_bugs
+from kdaverify.one_core import use_one_core
 from kdaverify.operator import cost_of, problem_from_json
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
@@ -41,56 +45,58 @@ SMALLEST: Final = (
 
 
 def explained(
-    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
+    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float, second: Adapter | None = None
 ) -> dict[Row, dict[str, str]]:
     """What changes in failing verdicts: the plain call that they are the same as, or what is wrong.
 
     Args:
         verdicts: of `adapter`.
         seconds: in all.
+        second: the same kernel in a process of its own, where experiments run while the rest goes
+            on here; None: after it.
     """
-    until = time.monotonic() + seconds * (1 - CONTRASTS)
-    same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * (1 - CONTRASTS) * SHARE))
+    with nullcontext() if second is None else Beside(second) as beside:
+        return _explained(verdicts, adapter, seconds, beside)
+
+
+def _explained(
+    verdicts: Sequence[Verdict], adapter: Adapter, seconds: float, beside: Beside | None
+) -> dict[Row, dict[str, str]]:
+    end = time.monotonic() + seconds
+    until = end if beside is not None else end - seconds * CONTRASTS
+    same = _shown(verdicts, _reproduced(verdicts, adapter, (until - time.monotonic()) * SHARE))
     left = [verdict for verdict in verdicts if row_of(verdict) not in same]
-    reported, smallest = _findings(left, adapter, seconds=until - time.monotonic())
+    contrasted = partial(_contrasts, left, until=end)
+    begun = None if beside is None else beside.begin(contrasted)
+    reported = findings(left, adapter, seconds=until - time.monotonic())
     shown = [verdict for verdict in left if verdict.case_key() in reported]
     named = {
         row_of(row): {**reported[row.case_key()], **_stage(row)}
         for row in _localised(shown, adapter, until)
     }
-    for row, said in _contrasts(left, smallest, adapter, seconds * CONTRASTS).items():
+    found = contrasted(adapter) if beside is None or begun is None else beside.result(begun, {})
+    for row, said in found.items():
         named[row] = {**named.get(row, {}), "contrast": said}
     return named | {row: {"same_as": call} for row, call in same.items()}
 
 
-def _contrasts(
-    verdicts: Sequence[Verdict],
-    smallest: Mapping[CaseKey, PropertyCase],
-    adapter: Adapter,
-    seconds: float,
-) -> dict[Row, str]:
-    """What failures depend on, by the row whose case, or a smaller one, it was found from; first of
-    those that were made smaller.
-    """
-    rows = [row for row in verdicts if row.status.localised and row.problem and not row.left_open()]
-    if not adapter.open_ended or any(row.status.takes_process for row in verdicts):
+def _contrasts(rows: Sequence[Verdict], adapter: Adapter, *, until: float) -> dict[Row, str]:
+    """What failures depend on, by the row from whose case it was found; small cases first."""
+    use_one_core()
+    failing = [row for row in rows if row.status.localised and row.problem and not row.left_open()]
+    if not adapter.open_ended or any(row.status.takes_process for row in rows):
         return {}
-    rows.sort(
-        key=lambda row: (
-            row.case_key() not in smallest,
-            not row.is_clear(),
-            _place(row),
-            _size(row),
-        )
-    )
+    failing.sort(key=lambda row: (not row.is_clear(), _place(row), _size(row)))
     cases = dict[str, tuple[PropertyCase, Row]]()
-    for row in rows:
-        case = smallest.get(row.case_key()) or question_of(row)
+    for row in failing:
+        case = question_of(row)
         cases.setdefault(
             f"{case.property} {case.problem.to_json()} {case.detail}", (case, row_of(row))
         )
     try:
-        found = experiments([case for case, _ in cases.values()], adapter, seconds=seconds)
+        found = experiments(
+            [case for case, _ in cases.values()], adapter, seconds=until - time.monotonic()
+        )
     except Exception:  # noqa: BLE001 # the verdicts must not be lost
         return {}
     return {row: str(one) for one in found for case, row in cases.values() if case is one.case}
@@ -152,29 +158,21 @@ def findings(
     """The fields of a verdict that name what is wrong, and the smallest case that fails, by what
     was tested.
 
+    Math: every kind of call gets a third of the time that is left, the last three equal shares;
+    what is begun is ended. A kernel that took its process once is not run again: every smaller case
+    could cost a time limit.
+
     Args:
         verdicts: of `adapter`.
         seconds: in all.
     """
-    return _findings(verdicts, adapter, seconds=seconds)[0]
-
-
-def _findings(
-    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
-) -> tuple[dict[CaseKey, dict[str, str]], dict[CaseKey, PropertyCase]]:
-    """The same, and the smallest cases themselves.
-
-    Math: every kind of call gets a third of the time that is left, the last three equal shares;
-    what is begun is ended. A kernel that took its process once is not run again: every smaller case
-    could cost a time limit.
-    """
     if any(verdict.status.takes_process for verdict in verdicts):
-        return {}, {}
+        return {}
     smallest_of = (row for own in _by_call(verdicts).values() for row in _of_each_bug(own))
     # A plain forward first: gradients of a wrong one were diagnosed, and itself was not.
     cases = sorted(smallest_of, key=_place)
     until, found = time.monotonic() + seconds, dict[CaseKey, dict[str, str]]()
-    smallest, compared = dict[CaseKey, PropertyCase](), set[str]()
+    compared = set[str]()
     for number, verdict in enumerate(cases):
         tested, left = verdict.case_key(), until - time.monotonic()
         if left <= 0:
@@ -183,11 +181,10 @@ def _findings(
         share = left / min(len(cases) - number, FIRST)
         # Once a call: it takes up to a second, and the result holds for its other outputs too.
         others = [] if _called(verdict) in compared else _of_the_same_call(verdict, verdicts)
-        found[tested], small = _found(verdict, others, adapter, share)
+        found[tested] = _found(verdict, others, adapter, share)
         compared |= {_called(verdict)} if known_bugs(found[tested]["diagnosis"]) else set()
-        smallest |= {} if small is None else {tested: small}
     whole = {tested: {"diagnosis": "", **reported} for tested, reported in found.items()}
-    return _with_races(whole, cases), smallest
+    return _with_races(whole, cases)
 
 
 def _with_races(
@@ -228,21 +225,20 @@ def question_of(verdict: Verdict) -> PropertyCase:
 
 def _found(
     verdict: Verdict, others: Sequence[Verdict], adapter: Adapter, seconds: float
-) -> tuple[dict[str, str], PropertyCase | None]:
+) -> dict[str, str]:
     try:
         question = question_of(verdict)
         found = diagnose(adapter, question, seconds=seconds)
-        smallest = found.smallest
         left = remainder(adapter, found, [question_of(row) for row in others])
         said = "; ".join(filter(None, (str(found), left)))
         there = {} if found.stage is None else found.stage.fields
         return {
             "diagnosis": said,
-            "minimised": minimised_line(verdict, smallest),
+            "minimised": minimised_line(verdict, found.smallest),
             **there,
-        }, smallest
+        }
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
-        return {"diagnosis": f"not diagnosed: {reported(error)}"}, None
+        return {"diagnosis": f"not diagnosed: {reported(error)}"}
 
 
 def _of_the_same_call(verdict: Verdict, verdicts: Sequence[Verdict]) -> list[Verdict]:

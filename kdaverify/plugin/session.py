@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kdaverify.foreign_warnings import foreign_warnings
-from kdaverify.limits import diagnosis_seconds
+from kdaverify.limits import Limits, diagnosis_seconds
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
 from kdaverify.plugin.crashes import crash_files, end_crash_files, present
 from kdaverify.plugin.expected import expected
-from kdaverify.plugin.options import Subject, end_workers, subjects
+from kdaverify.plugin.options import Subject, end_workers, limits_of, subjects
 from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.code_identity import CodeIdentity, identity_of
 from kdaverify.verdicts.decision import Decision, Ruling, decide
@@ -28,6 +28,9 @@ from kdaverify.verdicts.record import RecordError, RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.tally import tally
 from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
 
 _SESSION = pytest.StashKey["Session"]()
 _REFUSED = pytest.StashKey[bool]()
@@ -120,9 +123,15 @@ class Session:
         ]
 
 
-def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> None:
+def diagnose(
+    session: Session, judged: Iterable[Subject], *, seconds: float, limits: Limits
+) -> None:
     """Finds, of every implementation that is rejected,
     which failures are the same, and names what is wrong.
+
+    Args:
+        seconds: for each.
+        limits: of a process with the same kernel, in which experiments run meanwhile.
     """
     for subject in judged:
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
@@ -136,11 +145,22 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
         from kdaverify.diagnosis.session import explained
 
         use_one_core()
-        reported = explained(own, subject.adapter, seconds=seconds)
+        reported = explained(own, subject.adapter, seconds=seconds, second=_second(subject, limits))
         session.rows[:] = [
             (test, place, _with(row, subject.adapter.name, reported))
             for test, place, row in session.rows
         ]
+
+
+def _second(subject: Subject, limits: Limits) -> Adapter | None:
+    """The same kernel in a process of its own; None on a device, whose memory one process may fill,
+    and of a kernel that is in another process already, which is started again where it ends.
+    """
+    if subject.adapter.device != "cpu" or subject.adapter.isolated:
+        return None
+    from kdaverify.adapters.isolation import Isolated
+
+    return Isolated(subject.adapter, subject.spec, limits=limits)
 
 
 def _with(
@@ -266,7 +286,7 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
         if files is not None:
             files.begin(subject.spec, "the diagnosis")
         with foreign_warnings():
-            diagnose(found, [subject], seconds=seconds)
+            diagnose(found, [subject], seconds=seconds, limits=limits_of(config))
         if files is not None:
             files.end()
 

@@ -58,7 +58,7 @@ def test_a_record_that_is_not_there_is_reported(cli: Cli, tmp_path: Path) -> Non
     assert (code, "no file" in complaint) == (2, True)
 
 
-@pytest.mark.parametrize(("testing", "seconds"), [(1.0, 8.0), (40.0, 16.0), (600.0, 24.0)])
+@pytest.mark.parametrize(("testing", "seconds"), [(1.0, 5.0), (40.0, 10.0), (600.0, 15.0)])
 def test_the_diagnosis_of_a_session_takes_a_share_of_what_its_tests_took(
     testing: float, seconds: float
 ) -> None:
