@@ -1,6 +1,4 @@
-"""Experiments run in a second process with the same kernel, and what that loses costs nothing
-else.
-"""
+"""Experiments run in a second process with the same kernel. Where that is lost, nothing else is."""
 
 from __future__ import annotations
 
