@@ -22,6 +22,7 @@ from oracles.gate_activation import (
     gate_codec,
 )
 from oracles.inputs import Inputs
+from oracles.row_norm import EPSILON, GIVEN, RowNorm
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 ALLOWED: Final = {
@@ -34,8 +35,11 @@ ALLOWED: Final = {
     "packing": ("cu_seqlens", "segment_ids", "none"),
     "scale": ("argument", "fixed", "folded"),
     "padding": ("zero", "undefined"),
+    "qk": ("given", "l2norm", "l2norm-stored"),
     "gate_parameters": ("A_log+dt_bias", "A_log", "dt_bias", "none"),
 }
+CONVERTED: Final = ("q", "k", "g", "beta")
+"""The inputs whose values a convention may change."""
 OUTSIDE: Final = -1
 """Segment id of the tokens past the last offset of a pack."""
 
@@ -119,9 +123,12 @@ class Conventions:
             dt_bias [HV, K], or [HV] where the channels of a head share a gate. Those that it does
             not get are 0.
         lower_bound: of the bounded activation.
+        qk: given; l2norm, where the kernel normalises the rows of q and k itself (see `RowNorm`);
+            l2norm-stored, where it stores them in their own format before it goes on.
+        norm_eps: epsilon of that.
     Raises:
-        ConventionError: a value that does not exist, thd without cu_seqlens, or an activation of no
-            gate.
+        ConventionError: a value that does not exist, thd without cu_seqlens, an activation of no
+            gate, or q that is multiplied before it is normalised.
     """
 
     layout: str = "bthd"
@@ -135,6 +142,8 @@ class Conventions:
     padding: str = "zero"
     gate_parameters: str = "none"
     lower_bound: float = LOWER_BOUND
+    qk: str = GIVEN
+    norm_eps: float = EPSILON
 
     def __post_init__(self) -> None:
         for name, allowed in ALLOWED.items():
@@ -142,6 +151,7 @@ class Conventions:
             if value not in allowed:
                 raise ConventionError(f"{name}: wanted one of {', '.join(allowed)}, got {value!r}")
         self._check_gate()
+        self._check_norm()
         if self.layout == "thd" and self.packing != "cu_seqlens":
             raise ConventionError(
                 "packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got"
@@ -160,6 +170,31 @@ class Conventions:
                 f"lower_bound: is of gate='bounded' alone, got {self.lower_bound} beside"
                 f" gate={self.gate!r}"
             )
+
+    def _check_norm(self) -> None:
+        try:
+            _ = self.norm
+        except ValueError as error:
+            raise ConventionError(str(error)) from None
+        if self.qk != GIVEN and self.scale == "folded":
+            raise ConventionError(
+                f"scale: 'folded' multiplies q, which qk={self.qk!r} normalises again; say argument"
+                " or fixed"
+            )
+        if self.norm_eps != EPSILON and self.qk == GIVEN:
+            raise ConventionError(
+                f"norm_eps: is of qk='l2norm' alone, got {self.norm_eps} beside qk='given'"
+            )
+
+    @property
+    def norm(self) -> RowNorm | None:
+        """The normalisation of q and k in the kernel, if there is one."""
+        return None if self.qk == GIVEN else RowNorm(self.norm_eps, self.qk == "l2norm-stored")
+
+    @property
+    def rows_form(self) -> str:
+        """What contracts call the convention of q and k."""
+        return GIVEN if self.norm is None else self.norm.name
 
     @property
     def activation(self) -> GateActivation | None:
@@ -260,11 +295,11 @@ class Conventions:
 
     def received(self, inputs: Inputs) -> Inputs:
         """The call as the kernel effectively gets it:
-        gates and betas carry the rounding of their conversion, in float64.
+        gates, betas and rows carry the rounding of their conversion, in float64.
         """
         rounded = {
             name: self._rounded(name, getattr(inputs, name))
-            for name in ("g", "beta")
+            for name in CONVERTED
             if self._values(name).converts
         }
         return replace(inputs, **rounded) if rounded else inputs
@@ -279,7 +314,7 @@ class Conventions:
         """Of those, the ones that are a copy however they lie in memory: the kernel gets other
         values, or other heads beside each other.
         """
-        values = [name for name in ("g", "beta") if self._values(name).converts]
+        values = [name for name in CONVERTED if self._values(name).converts]
         heads = [
             name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes
         ]
@@ -302,6 +337,8 @@ class Conventions:
     def _values(self, name: str) -> Codec:
         if name == "g":
             return gate_codec(self.gate_form)
+        if name in ("q", "k") and self.norm is not None:
+            return self.norm.codec
         return BETAS[self.beta] if name == "beta" else IDENTITY
 
     def _axes(self, name: str, inputs: Inputs) -> AxesOrder:

@@ -17,6 +17,7 @@ from kdaverify.problems import Domain, DomainError
 from kdaverify.problems.axes import Gates
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
 from oracles.gate_activation import LOWER_BOUND, PARAMETERS
+from oracles.row_norm import EPSILON, GIVEN
 from oracles.tensors import TOKENS
 
 ANSWERS: Final = {"yes": True, "no": False}
@@ -33,7 +34,8 @@ class Declaration(BaseModel):
             recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others.
         backward: likewise, of the backward where it computes otherwise than the forward.
         layout, state, gate, gates, heads, beta, packing, scale, padding, gate_parameters,
-            lower_bound: as `Conventions` has them; scale is "argument" unless said otherwise.
+            lower_bound, qk, norm_eps: as `Conventions` has them; scale is "argument" unless said
+            otherwise.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16.
         initial_state, final_state: whether the function takes, and returns, one.
         widths: all that it takes of K and V; () any.
@@ -66,6 +68,8 @@ class Declaration(BaseModel):
     padding: str = "zero"
     gate_parameters: str = "none"
     lower_bound: float = LOWER_BOUND
+    qk: str = GIVEN
+    norm_eps: float = EPSILON
     initial_state: bool = True
     final_state: bool = True
     widths: tuple[int, ...] = ()
@@ -90,7 +94,7 @@ class Declaration(BaseModel):
         """
         try:
             named = {name: getattr(self, name) for name in CONVENTIONS}
-            return Conventions(**named, lower_bound=self.lower_bound)
+            return Conventions(**named, lower_bound=self.lower_bound, norm_eps=self.norm_eps)
         except ConventionError as error:
             raise AdapterError(f"kernel {self.name!r}: {error}") from None
 
@@ -266,6 +270,6 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     **dict.fromkeys(("widths", "head_ratios"), _several),
     **dict.fromkeys(("length_multiple", "longest"), _whole),
     **dict.fromkeys(("gate_range", "beta_range"), _range),
-    "lower_bound": _number,
+    **dict.fromkeys(("lower_bound", "norm_eps"), _number),
 }
 """How the text of an option is read, where it is not taken as it is."""

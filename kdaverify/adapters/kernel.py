@@ -26,6 +26,7 @@ from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.problems import Problem
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
 from oracles.gate_activation import LOWER_BOUND
+from oracles.row_norm import EPSILON, GIVEN
 
 
 def kernel(
@@ -50,6 +51,8 @@ def kernel(
     square: bool = False,
     head_ratios: Sequence[int] = (),
     lower_bound: float = LOWER_BOUND,
+    qk: str = GIVEN,
+    norm_eps: float = EPSILON,
     gate_range: tuple[float, float] = EVERY_GATE,
     beta_range: tuple[float, float] = EVERY_BETA,
     length_multiple: int = 1,
@@ -110,6 +113,10 @@ def kernel(
         square: True if it takes K = V alone.
         lower_bound: of gate="bounded", g = lower_bound sigmoid(exp(A_log) (x + dt_bias)); passed
             where the signature names it.
+        qk: given, or l2norm: the kernel normalises the rows of q and k itself, and gets rows of
+            other lengths; l2norm-stored: likewise, and stores them in their format before it goes
+            on. Not of fp64.
+        norm_eps: of qk="l2norm", x / sqrt(|x|^2 + norm_eps).
         gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes. The
             decay is the natural log, whatever `gate` is.
         length_multiple: of which every length is a multiple.
@@ -162,6 +169,8 @@ def kernel(
         "square": square,
         "head_ratios": head_ratios,
         "lower_bound": lower_bound,
+        "qk": qk,
+        "norm_eps": norm_eps,
         "gate_range": gate_range,
         "beta_range": beta_range,
         "length_multiple": length_multiple,

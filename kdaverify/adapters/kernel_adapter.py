@@ -77,6 +77,11 @@ def adapted(
         )
         raise AdapterError(f"kernel {title!r}: contract: decay 'scalar' {said}")
     _check_signature(title, conventions, entry)
+    if conventions.norm is not None and "fp64" in contracts:
+        raise AdapterError(
+            f"kernel {title!r}: dtypes: qk={conventions.qk!r} is judged in fp32, bf16 and fp16;"
+            " leave out fp64, or take normalised rows"
+        )
     if parameters_of(step.keywords) != parameters_of(entry.keywords):
         raise AdapterError(
             f"kernel {title!r}: step: its signature names {parameters_of(step.keywords)} of A_log"
@@ -167,7 +172,10 @@ class KernelAdapter(Adapter):
             raise AdapterError(f"dtype: {self.name} takes {', '.join(self.dtypes)}, got {dtype!r}")
         # What the conventions make a kernel compute rounds too, and is the kernel's own.
         return replace(
-            self._contracts[dtype], gate=self.conventions.gate_form, beta=self.conventions.beta
+            self._contracts[dtype],
+            gate=self.conventions.gate_form,
+            beta=self.conventions.beta,
+            qk=self.conventions.rows_form,
         )
 
     def supports(self, problem: Problem) -> str | None:

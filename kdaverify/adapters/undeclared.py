@@ -8,10 +8,10 @@ INSIDE: Final = (
     "it is no option: say gate='softplus' or gate='bounded'; A_log and dt_bias are passed where the"
     " signature names them"
 )
-NORMALISED: Final = "the kernel gets q and k as they are; expose l2norm by activations="
+NORMALISED: Final = "it is no option: say qk='l2norm'"
 GROUPED: Final = "a norm is of whole rows; call the kernel with one group in the port"
 MASKED: Final = "no problem has such scores; judge the kernel without it"
-DECLARED_OTHERWISE: Final = (INSIDE,)
+DECLARED_OTHERWISE: Final = (INSIDE, NORMALISED)
 ADVICE: Final = {
     **dict.fromkeys(("A_log", "dt_bias", "use_gate_in_kernel"), INSIDE),
     **dict.fromkeys(("use_qk_l2norm_in_kernel", "qk_l2norm"), NORMALISED),

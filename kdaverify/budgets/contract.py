@@ -34,6 +34,7 @@ from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.tensors import PIPELINES, Pipeline
 from oracles.arithmetic import SUB_BLOCK
 from oracles.gate_activation import activation_of
+from oracles.row_norm import GIVEN, norm_of
 from oracles.tensors import OUTPUTS, SIGNATURE
 
 _NAME: Final = re.compile(
@@ -59,6 +60,7 @@ _WORDS: Final = {
     "transition": "applied",
     "gate": "log",
     "beta": "value",
+    "qk": GIVEN,
 }
 """Fields of one word that stand in brackets, and the words that are not written."""
 
@@ -148,6 +150,7 @@ class Contract:
             it computes from that rounds too, and its gradients are with respect to that. An
             adapter's conventions set both; a declared contract need not. Of gates log, log2, decay
             or the name of a `GateActivation`.
+        qk: likewise of q and k: given, or the name of a `RowNorm`.
         backward: what the backward computes with, where that is another pipeline than the forward:
             chunks there and a recurrence back, say. None: the same.
         forward: of such a backward, as `of_gradients` gives it, what the forward beside it
@@ -178,6 +181,7 @@ class Contract:
     transition: Transition = "applied"
     gate: str = "log"
     beta: Beta = "value"
+    qk: str = GIVEN
     backward: Contract | None = None
     forward: Contract | None = None
     label: str = field(default="", compare=False)
@@ -200,7 +204,7 @@ class Contract:
         """
         if self.backward is None:
             return self
-        handed = {"gate": self.gate, "beta": self.beta}
+        handed: dict[str, Any] = {"gate": self.gate, "beta": self.beta, "qk": self.qk}
         return replace(self.backward, **handed, forward=replace(self, backward=None))
 
     @property
@@ -208,6 +212,15 @@ class Contract:
         """Whether the kernel makes the gates itself as log(1 + exp x)."""
         activation = activation_of(self.gate)
         return self.softplus or (activation is not None and activation.form == "softplus")
+
+    @property
+    def stores_rows(self) -> bool:
+        """Whether rows that the kernel normalises itself are rounded before it goes on: to the
+        format of the operands, or to their own.
+        """
+        norm = norm_of(self.qk)
+        narrow = self.operands.precision < self.accumulate.precision
+        return norm is not None and (norm.stored or narrow)
 
     @property
     def named_tensors(self) -> tuple[str, ...]:
@@ -292,8 +305,12 @@ class Contract:
         if tensor in ("S", "dS"):
             return self.carry
         if tensor in RETURNED:
-            # What is returned, and rounded, beside a logit is the gradient of the logit.
-            return self.accumulate if tensor == "dbeta" and self.beta == "logit" else io
+            # What is returned, and rounded, beside a logit is the gradient of the logit, and beside
+            # rows that are normalised in registers that of the rows.
+            inside = (tensor == "dbeta" and self.beta == "logit") or (
+                tensor in ("dq", "dk") and self.qk != GIVEN and not self.stores_rows
+            )
+            return self.accumulate if inside else io
         return FORMATS["fp32"] if self.operands.name == "tf32" else self.operands
 
     def output_formats(self, io: Format) -> dict[str, Format]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from oracles.arithmetic import SUB_BLOCK
 from oracles.gate_activation import activation_of
+from oracles.row_norm import norm_of
 
 if TYPE_CHECKING:
     from kdaverify.budgets.contract import Contract
@@ -64,7 +65,7 @@ def check_form(contract: Contract) -> None:
             raise ContractError(
                 f"contract: {name}: wanted one of {', '.join(CHOICES[name])}, got {word!r}"
             )
-    _check_gate(contract)
+    _check_received(contract)
     special = (
         "solve in a wider format"
         if contract.solve is not None
@@ -100,9 +101,10 @@ def check_form(contract: Contract) -> None:
     _check_sizes(contract)
 
 
-def _check_gate(contract: Contract) -> None:
+def _check_received(contract: Contract) -> None:
     try:
         activation_of(contract.gate)
+        norm_of(contract.qk)
     except ValueError as error:
         raise ContractError(f"contract: {error}") from None
 

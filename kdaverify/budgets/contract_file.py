@@ -23,6 +23,7 @@ from kdaverify.budgets.contract_checks import CHOICES, ContractError
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.tensors import PIPELINES
 from oracles.arithmetic import SUB_BLOCK
+from oracles.row_norm import GIVEN
 
 INPUTS: Final = "inputs"
 """Stands for the format of q, k, v and o wherever a format is named."""
@@ -68,6 +69,7 @@ class ContractFile(BaseModel):
     transition: str = "applied"
     gate: str = "log"
     beta: str = "value"
+    qk: str = GIVEN
     own: list[str] = []
     backward: str | None = None
     tensors: dict[str, str] = {}
@@ -115,7 +117,7 @@ class ContractFile(BaseModel):
         }
         given: dict[str, Any] = {
             word: getattr(self, word)
-            for word in (*CHOICES, "gate", "anchored", "softplus", "sub_block")
+            for word in (*CHOICES, "gate", "qk", "anchored", "softplus", "sub_block")
         }
         given |= formats | {
             "chunk_size": self.chunk_size or 1,

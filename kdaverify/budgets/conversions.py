@@ -19,12 +19,19 @@ from kdaverify.budgets import activated_gates
 from kdaverify.budgets.activated_gates import sigmoid
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.normalised_rows import (
+    ROWS,
+    computed_rows,
+    exact_row_gradient,
+    row_gradient,
+)
 from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.double_double import two_product
 from oracles.enclosure import Enclosure
 from oracles.gate_activation import activation_of, gate_codec
 from oracles.gradients import GradientAnswer, Gradients
 from oracles.inputs import Inputs
+from oracles.row_norm import GIVEN, norm_of
 
 Exp = Callable[[Tensor], Tensor]
 Rounding = Callable[[Tensor], Tensor]
@@ -39,7 +46,7 @@ def as_it_is(name: str, gradient: Tensor) -> Tensor:
 
 def converts(contract: Contract) -> bool:
     """Whether the kernel receives anything in another form than math.md's."""
-    return contract.gate != "log" or contract.beta != "value"
+    return contract.gate != "log" or contract.beta != "value" or contract.qk != GIVEN
 
 
 def codec(contract: Contract, source: str) -> Codec:
@@ -50,16 +57,28 @@ def codec(contract: Contract, source: str) -> Codec:
 
 
 def as_handed(contract: Contract, source: str, canonical: Tensor) -> Tensor:
-    """The input `source` as the kernel receives it, in float64."""
+    """The input `source` as the kernel receives it, in float64.
+
+    Args:
+        canonical: what it stands for; of rows that the kernel normalises, the normalised ones.
+    """
+    norm = norm_of(contract.qk)
+    if norm is not None and source in ROWS:
+        return norm.rows(canonical.double())[0]
     return codec(contract, source).there(canonical.double())
 
 
-def as_computed(inputs: Inputs, contract: Contract, io: Format, exp: Exp) -> Inputs:
+def as_computed(
+    inputs: Inputs, contract: Contract, io: Format, exp: Exp, *, lean: float = 0.0
+) -> Inputs:
     """The call as a reference kernel goes on with it: beta is its own sigmoid, and g its own
-    activation, made by its own exponential in the accumulator's format.
+    activation, made by its own exponential in the accumulator's format; rows are normalised.
 
     Gates in another base need nothing here: casting them to the working type rounds them as a
     product with ln 2 or a logarithm would.
+
+    Args:
+        lean: of its normalisation, as `computed_rows` has it.
     """
     keep, activation = contract.accumulate.round, activation_of(contract.gate)
     if contract.beta == "logit":
@@ -70,7 +89,7 @@ def as_computed(inputs: Inputs, contract: Contract, io: Format, exp: Exp) -> Inp
         x = contract.wide.round(as_handed(contract, "g", inputs.g)).to(contract.work)
         g = activated_gates.activated(activation, x, exp, keep)
         inputs = replace(inputs, g=_in_place_of(inputs.g, g))
-    return inputs
+    return computed_rows(inputs, contract, io, lambda y, fmt: fmt.round(y), lean)
 
 
 def _in_place_of(exact: Tensor, computed: Tensor) -> Tensor:
@@ -84,7 +103,7 @@ def _in_place_of(exact: Tensor, computed: Tensor) -> Tensor:
 
 
 def drawn(
-    inputs: Inputs, contract: Contract, rounded: Callable[[Tensor, Format], Tensor]
+    inputs: Inputs, contract: Contract, io: Format, rounded: Callable[[Tensor, Format], Tensor]
 ) -> Inputs:
     """The same with every rounding a sample: one of a gate that changes its base, those of each
     step of one that is activated, two of a sigmoid (its sum and its quotient).
@@ -107,7 +126,7 @@ def drawn(
         inputs = replace(
             inputs, beta=rounded(rounded(inputs.beta.double(), fmt), fmt).clamp(max=1.0)
         )
-    return inputs
+    return computed_rows(inputs, contract, io, rounded)
 
 
 def received_gradients(
@@ -143,6 +162,14 @@ def received_gradients(
         y = computed.beta.double()
         # 1 - y of a y that was rounded: no kernel knows more of it.
         found = replace(found, dbeta=returned("dbeta", found.dbeta.double() * (y * (1 - y))))
+    if contract.qk != GIVEN:
+        dtype = torch.float64 if returned is as_it_is else contract.work
+
+        def of_rows(name: str) -> Tensor:
+            dy, y, exact = found.named()[f"d{name}"], getattr(computed, name), getattr(call, name)
+            return returned(f"d{name}", row_gradient(dy, y, exact, contract, dtype))
+
+        found = replace(found, **{f"d{name}": of_rows(name) for name in ROWS})
     return found
 
 
@@ -187,6 +214,13 @@ def received_answer(answer: GradientAnswer, inputs: Inputs, contract: Contract) 
         if codec(contract, source).converts
     }
     scaled = {name: _scaled(answer.named()[name], *slope) for name, slope in slopes.items()}
+    if contract.qk != GIVEN:
+        scaled |= {
+            f"d{name}": exact_row_gradient(
+                answer.named()[f"d{name}"], getattr(inputs, name), contract
+            )
+            for name in ROWS
+        }
     return replace(answer, gradients=Gradients(**{**answer.named(), **scaled}))
 
 

@@ -157,7 +157,7 @@ def _settled(contract: Contract) -> dict[str, str]:
     back = {} if contract.backward is None else {"backward": spelled(contract.backward)}
     words = {
         name.replace("_", " "): getattr(contract, name)
-        for name in (*CHOICES, "gate")
+        for name in (*CHOICES, "gate", "qk")
         if name not in ("form", "anchor")
     }
     return {

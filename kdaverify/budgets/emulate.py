@@ -41,6 +41,7 @@ class Emulator:
     """One conforming kernel: a contract's roundings with the freedoms it leaves open decided one
     way.
 
+    `lean`: units by which its 1 / sqrt is too large, where it normalises q and k itself.
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
     carried one as it is returned.
     `narrow_start`: an initial state is brought to the carried format as it is read.
@@ -59,6 +60,7 @@ class Emulator:
     stages: Stages = STAGES
     backward: BackwardStages = BACKWARD
     softplus: bool = False
+    lean: float = 0.0
     flushes: bool = False
     wide_state: bool = False
     narrow_start: bool = False
@@ -91,7 +93,7 @@ class Emulator:
         if self.narrow_start and inputs.initial_state is not None:
             start = self.contract.stored("S", inputs.initial_state, self.io)
             inputs = replace(inputs, initial_state=start)
-        return as_computed(inputs, self.contract, self.io, self.exp)
+        return as_computed(inputs, self.contract, self.io, self.exp, lean=self.lean)
 
     def returned(self, gradient: str, value: Tensor) -> Tensor:
         """A gradient rounded as this kernel returns it."""

@@ -229,7 +229,7 @@ class MonteCarloArithmetic:
         A rounded scale stays exact here: a constant that no sample moves, it leans one way, and
         every kernel that rounds to nearest has it.
         """
-        converted = drawn(inputs, self.contract, rounding.rounded)
+        converted = drawn(inputs, self.contract, self.io, rounding.rounded)
         if self.contract.scale == "rounded":
             return converted
         return scaled_queries(converted, self.contract, lambda q: rounding.rounded(q, self.io))

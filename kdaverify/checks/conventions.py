@@ -4,8 +4,9 @@ declares; tested before anything is scored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.gate_activation import LOWER_BOUND
 from oracles.recurrence import recurrence
+from oracles.row_norm import EPSILON
 
 # A wrong convention is wrong by the size of the answer; the worst conforming 16-bit kernel by a
 # hundredth of it.
@@ -45,6 +47,11 @@ GROUPED = {"H": 2, "HV": 6}
 """Heads in groups: where each value head has a key head of its own, either way of grouping is the
 other."""
 STATE = "final_state"
+BESIDE: Final[Mapping[str, Mapping[str, float]]] = {
+    "gate": {"lower_bound": LOWER_BOUND},
+    "qk": {"norm_eps": EPSILON},
+}
+"""What belongs to one value of a choice alone."""
 UNDER_ANY = (Status.MISSING, Status.TYPE, Status.DTYPE, Status.MUTATED_INPUT, Status.ALIASED_OUTPUT)
 """What is wrong with a call under any convention."""
 ORDINARY = PROBE.replace(T=64, K=64, V=64, gate="mild", state="absent")
@@ -125,7 +132,7 @@ def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     ):
         return found
     fitting = _fitting(
-        adapter, problem, complaint, ("state", "gate", "beta", "layout", "scale", "gates")
+        adapter, problem, complaint, ("state", "gate", "beta", "layout", "scale", "gates", "qk")
     )
     if fitting is not None:
         return fitting
@@ -350,9 +357,7 @@ def _others(adapter: Adapter, choices: tuple[str, ...]) -> Iterator[tuple[str, A
             if value in (getattr(adapter.conventions, choice), "none"):
                 continue
             try:
-                # A bound is of one kind of gate alone.
-                unbound = {"lower_bound": LOWER_BOUND} if choice == "gate" else {}
-                changed = replace(adapter.conventions, **{choice: value, **unbound})
+                changed = replace(adapter.conventions, **{choice: value, **BESIDE.get(choice, {})})
                 other = adapter.redeclared(changed)
             except ConventionError:  # thd without offsets
                 continue

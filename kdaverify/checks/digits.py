@@ -105,5 +105,6 @@ class Recurrence:
             contract_from_name(f"recurrent-{wide}"),
             gate=self.contract.gate,
             beta=self.contract.beta,
+            qk=self.contract.qk,
         )
         return dict(zip(OUTPUTS, plainest(received, self.io).run(self.inputs), strict=True))

@@ -24,6 +24,7 @@ from kdaverify.problems import Problem
 from kdaverify.problems.covering_array import covering_array
 from oracles.gate_activation import FORMS as ACTIVATED
 from oracles.gate_activation import LOWER_BOUND, PARAMETERS
+from oracles.row_norm import EPSILON, GIVEN
 
 Activate = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 LN_2: Final = 0.6931471805599453
@@ -60,6 +61,8 @@ def conforming(
     declared: dict[str, Any] | None = None,
     takes: Callable[..., bool] | None = None,
     activate: Activate | None = None,
+    qk: str = GIVEN,
+    normalise: Callable[[Tensor], Tensor] | None = None,
 ) -> KernelAdapter:
     """A conforming kernel.
 
@@ -70,6 +73,8 @@ def conforming(
         takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where
             not.
         activate: what a kernel that is wrong makes its log gates by; see `activated`.
+        qk: as `Conventions` has it.
+        normalise: what a kernel that is wrong normalises the rows of q and k by.
     """
     arithmetic = _token if form == "token" else _chunk
     form_of_g = "log" if gate in ACTIVATED else gate
@@ -84,6 +89,10 @@ def conforming(
             A_log, bias = (options[name].to(wide) for name in PARAMETERS)
             bias = bias[:, None] if gates == "head" else bias
             g = (activate or activated)(g.to(wide), A_log, bias, gate)
+        if qk != GIVEN:
+            q, k = ((normalise or normalised)(x.to(wide)) for x in (q, k))
+        if qk == "l2norm-stored":
+            q, k = (x.to(tokens[0].dtype) for x in (q, k))
         factor = {"argument": options["scale"], "fixed": q.shape[-1] ** -0.5, "folded": 1.0}[scale]
         write = b.to(wide).sigmoid() if beta == "logit" else b.to(wide)
         given = options["initial_state"]
@@ -98,7 +107,7 @@ def conforming(
             part, after = arithmetic(span, start[n])
             rows.append(part)
             final.append(after)
-        o = _placed(rows, spans, torch.zeros(v.shape, dtype=wide), padding).to(q.dtype)
+        o = _placed(rows, spans, torch.zeros(v.shape, dtype=wide), padding).to(v.dtype)
         o = o.transpose(1, 2) if layout == "bhtd" else o.flatten(0, 1) if layout == "thd" else o
         states = torch.stack(final)
         return o, (states.mT if state == "vk" else states)
@@ -108,7 +117,7 @@ def conforming(
         "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing,
         "scale": scale, "padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype),
     }  # fmt: skip
-    options |= {**(declared or {}), "gates": gates, "heads": heads}
+    options |= {"qk": qk, **(declared or {}), "gates": gates, "heads": heads}
     title = JOINT.join((form, layout, state, gate, beta, packing, scale, padding, dtype))
     return kernel(name=title, **options)(function)
 
@@ -120,6 +129,11 @@ def activated(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
         return LOWER_BOUND * torch.sigmoid(a * z)
     # Not by torch's softplus, which takes z for log(1 + exp z) from 20 on in fp64, too.
     return -a * (z.clamp(min=0.0) + torch.log1p(torch.exp(-z.abs())))
+
+
+def normalised(x: Tensor) -> Tensor:
+    """math.md 6: rows of unit length."""
+    return x * (x.square().sum(-1, keepdim=True) + EPSILON).rsqrt()
 
 
 def _for_value_heads(x: Tensor, groups: int, heads: str) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from oracles.gate_activation import LOWER_BOUND
+from oracles.row_norm import EPSILON
 
 SCALE: Final = (
     "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
@@ -56,6 +57,8 @@ OPTIONS: Final = (
     _word("state", "kv", "of states: kv or vk"),
     _word("gate", "log", "log, log2, decay, softplus or bounded"),
     _word("gate_parameters", "none", "of an activated gate, passed by name: A_log+dt_bias, ..."),
+    _word("qk", "given", "given, l2norm or l2norm-stored"),
+    _option("norm_eps", float, EPSILON, "of a normalisation"),
     _option("lower_bound", float, LOWER_BOUND, "of a bounded gate"),
     _word("gates", "channel", "of a head: channel, head (g [B, T, HV]) or none (no g)"),
     _word("heads", "interleaved", "grouping of value heads: interleaved or tiled"),

@@ -21,12 +21,12 @@ from kdaverify.checks.resume import resume
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
 from oracles.gate_activation import FORMS, A_log_of, Form, GateActivation, dt_bias_of
-from tests.adapters.fused_gates import KERNELS, RIGHT, WRONG
+from tests.adapters.fused_kernels import KERNELS, RIGHT, WRONG
 from tests.adapters.standins import MakeProblem
 
 PARTS = 24
 """Of a session of smoke, of which a commit runs one for each kernel whose turn it is."""
-LONG: dict[str, Any] = {"B": 1, "T": 70, "H": 1, "HV": 2, "K": 8, "V": 8}
+LONG: dict[str, Any] = {"B": 1, "T": 70, "H": 2, "HV": 4, "K": 8, "V": 8}
 
 
 def fused(
@@ -75,7 +75,7 @@ def test_a_kernel_that_is_wrong_in_one_place_is_rejected(
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", ["token_bf16", "logarithm", "bounded_chunk", "head_chunk"])
 def test_a_right_kernel_passes_smoke(name: str, part: int) -> None:
-    found = judged(Run(f"tests.adapters.fused_gates:KERNELS.{name}", "smoke", PARTS, part))
+    found = judged(Run(f"tests.adapters.fused_kernels:KERNELS.{name}", "smoke", PARTS, part))
     assert found.rejected == [] and found.statuses["PASS"] > 5
 
 

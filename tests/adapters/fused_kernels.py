@@ -1,6 +1,7 @@
-"""Kernels that activate their gates themselves: right ones, and ones that are wrong in one place.
+"""Kernels that activate their gates, or normalise q and k, themselves: right ones, and ones that
+are wrong in one place.
 
-`tests.adapters.fused_gates:KERNELS.NAME` names one on a command line.
+`tests.adapters.fused_kernels:KERNELS.NAME` names one on a command line.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import KernelAdapter
-from kdaverify.faults.conforming import Activate, activated, conforming
+from kdaverify.faults.conforming import Activate, activated, conforming, normalised
+from oracles.row_norm import EPSILON
 
 CHUNK: Final = 64
 ANY: Final[dict[str, Any]] = {"packing": "cu_seqlens"}
@@ -31,6 +33,15 @@ def by_torch(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
     """torch's own softplus."""
     assert gate == "softplus"
     return -A_log.exp()[:, None] * torch.nn.functional.softplus(x + dt_bias)
+
+
+def by_root(x: Tensor) -> Tensor:
+    """A quotient in place of a product."""
+    return x / torch.sqrt((x * x).sum(-1, keepdim=True) + EPSILON)
+
+
+def by_large_epsilon(x: Tensor) -> Tensor:
+    return x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-5)
 
 
 def _kernel(form: str, **conventions: Any) -> Make:
@@ -69,6 +80,22 @@ RIGHT: Final[Mapping[str, Make]] = {
     ),
     "double": _kernel("token", gate="softplus", dtype="fp64"),
     "bounded_double": _kernel("token", gate="bounded", dtype="fp64"),
+    "rows": _kernel("token", qk="l2norm"),
+    "rows_chunk": _kernel("chunk", qk="l2norm"),
+    "rows_bf16": _kernel("token", qk="l2norm", dtype="bf16"),
+    "rows_chunk_fp16": _kernel("chunk", qk="l2norm", dtype="fp16"),
+    "rows_stored": _kernel("token", qk="l2norm-stored", dtype="bf16"),
+    "rows_stored_chunk": _kernel(
+        "chunk", qk="l2norm-stored", dtype="bf16", declared={"contract": "chunk64-bf16"}
+    ),
+    "rows_by_root": _kernel("token", qk="l2norm", normalise=by_root, layout="bhtd"),
+    "rows_eps": _kernel(
+        "token", qk="l2norm", normalise=by_large_epsilon, declared={"norm_eps": 1e-5}
+    ),
+    "whole": _kernel("chunk", qk="l2norm", gate="softplus", beta="logit", dtype="bf16"),
+    "whole_head": _kernel(
+        "token", qk="l2norm", gate="softplus", beta="logit", gates="head", heads="tiled"
+    ),
 }
 
 
@@ -118,7 +145,64 @@ _WRONG: Final[Mapping[str, Activate]] = {
     "in_bf16": _in_bf16,
     "no_slope": _without_slope,
 }
+
+
+def _without_epsilon(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+def _epsilon_outside(x: Tensor) -> Tensor:
+    return x / (x.norm(dim=-1, keepdim=True) + EPSILON)
+
+
+def _sums_in_bf16(x: Tensor) -> Tensor:
+    squares = x.square().bfloat16().sum(-1, keepdim=True).to(x.dtype)
+    return x * (squares + EPSILON).rsqrt()
+
+
+def _without_projection(x: Tensor) -> Tensor:
+    return x * (x.square().sum(-1, keepdim=True) + EPSILON).rsqrt().detach()
+
+
+def _largest(x: Tensor) -> Tensor:
+    return x / (x.abs().amax(-1, keepdim=True) + EPSILON)
+
+
+def _untouched(x: Tensor) -> Tensor:
+    return x
+
+
+def _mean(x: Tensor) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
+
+
+class _KeysAlone:
+    """Normalises every second tensor that it gets: k, behind q."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._calls += 1
+        return x if self._calls % 2 else normalised(x)
+
+
+_WRONG_ROWS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {
+    "no_epsilon": _without_epsilon,
+    "epsilon_outside": _epsilon_outside,
+    "sums_in_bf16": _sums_in_bf16,
+    "no_projection": _without_projection,
+    "largest_element": _largest,
+    "rms_in_place": _mean,
+    "no_norm": _untouched,
+    "keys_alone": _KeysAlone(),
+}
 WRONG: Final[Mapping[str, Make]] = {
+    **{name: _kernel("token", qk="l2norm", normalise=wrong) for name, wrong in _WRONG_ROWS.items()},
+    "norm_stored_undeclared": _kernel(
+        "token", qk="l2norm-stored", dtype="bf16", declared={"qk": "l2norm"}
+    ),
+    "default_epsilon": _kernel("token", qk="l2norm", declared={"norm_eps": 1e-5}),
     **{name: _kernel("token", gate="softplus", activate=wrong) for name, wrong in _WRONG.items()},
     "no_threshold": _kernel("chunk", gate="softplus", activate=_without_threshold),
     "raw_step": _with_step(_raw),
