@@ -25,7 +25,8 @@ def nothing(*tensors: Any, **keywords: Any) -> None:
 @pytest.mark.parametrize(
     ("op", "option", "said"),
     [
-        ("kda", "use_qk_l2norm_in_kernel", "expose l2norm by activations="),
+        ("kda", "use_qk_l2norm_in_kernel", "say qk='l2norm'"),
+        ("kda", "A_log", "say gate='softplus'"),
         ("short_conv", "layout", "transpose in the port"),
         ("gated_rms_norm", "groups", "one group"),
         ("attention", "window", "judge the kernel without it"),
