@@ -12,7 +12,6 @@ import torch
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
-from kdaverify.adapters.normalisation import received_normalised, stretched
 from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.raw_gate import RawGate
 from kdaverify.budgets.contract import Contract
@@ -45,7 +44,7 @@ class FlashKda(Adapter):
 
     name = "flash_kda"
     dtypes = ("bf16",)
-    conventions = Conventions(state="vk", beta="logit", packing="cu_seqlens")
+    conventions = Conventions(state="vk", beta="logit", packing="cu_seqlens", qk="l2norm-stored")
     device = "cuda"
     domain = Domain(widths=(WIDTH,), head_ratios=(1,), gate_range=GATES, beta_range=(0.0, 1.0))
     isolated = True
@@ -72,12 +71,10 @@ class FlashKda(Adapter):
         return None if torch.cuda.is_available() else "no NVIDIA GPU here"
 
     def contract(self, dtype: str) -> Contract:
-        return preset("flash_kda", dtype)
+        return replace(preset("flash_kda", dtype), qk=self.conventions.rows_form)
 
     def received(self, inputs: Inputs) -> Inputs:
-        received = self.conventions.received(
-            received_normalised(self._gate.received(inputs), stored=True)
-        )
+        received = self.conventions.received(self._gate.received(inputs))
         state = received.initial_state
         return (
             received
@@ -129,7 +126,7 @@ class FlashKda(Adapter):
         so that every call is made the same way.
         """
         x = self.conventions.arguments(replace(inputs, initial_state=inputs.state.float()))
-        x |= {"q": stretched(inputs.q), "k": stretched(inputs.k), "g": self._gate.raw(inputs)}
+        x |= {"g": self._gate.raw(inputs)}
         if x["cu_seqlens"] is not None:
             x["cu_seqlens"] = x["cu_seqlens"].long()
         return x

@@ -1,5 +1,5 @@
-"""Kernels that activate their gates themselves are judged through x, A_log and dt_bias: right ones
-pass, and each that is wrong in one place is rejected.
+"""Kernels that activate their gates, or normalise q and k, themselves are judged through what they
+get: right ones pass, and each that is wrong in one place is rejected.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.resume import resume
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
+from kdaverify.operators.kda.not_applicable import outside
 from oracles.gate_activation import FORMS, A_log_of, Form, GateActivation, dt_bias_of
 from tests.adapters.fused_kernels import KERNELS, RIGHT, WRONG
 from tests.adapters.standins import MakeProblem
@@ -73,7 +74,9 @@ def test_a_kernel_that_is_wrong_in_one_place_is_rejected(
 
 @pytest.mark.rotates(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("name", ["token_bf16", "logarithm", "bounded_chunk", "head_chunk"])
+@pytest.mark.parametrize(
+    "name", ["token_bf16", "bounded_chunk", "head_chunk", "whole", "rows_stored"]
+)
 def test_a_right_kernel_passes_smoke(name: str, part: int) -> None:
     found = judged(Run(f"tests.adapters.fused_kernels:KERNELS.{name}", "smoke", PARTS, part))
     assert found.rejected == [] and found.statuses["PASS"] > 5
@@ -163,6 +166,12 @@ def test_contradictions_are_refused() -> None:
         Conventions(gate="softplus", gates="none")
     with pytest.raises(ConventionError, match="wanted a negative number, got 1"):
         Conventions(gate="bounded", lower_bound=1.0)
+    with pytest.raises(ConventionError, match="which qk='l2norm' normalises again"):
+        Conventions(qk="l2norm", scale="folded")
+    with pytest.raises(ConventionError, match="norm_eps: is of qk='l2norm' alone"):
+        Conventions(norm_eps=1e-5)
+    with pytest.raises(AdapterError, match="is judged in fp32, bf16 and fp16; leave out fp64"):
+        conforming(qk="l2norm", dtype="fp64")
     with pytest.raises(ConventionError, match="is of gate='bounded' alone"):
         Conventions(gate="softplus", lower_bound=-3.0)
 
@@ -181,6 +190,19 @@ def test_the_other_activation_is_named(declared: str, behaves: str) -> None:
     found = conventions(conforming(gate=behaves, declared={"gate": declared}))
     assert found.status is Status.CONVENTION
     assert f"declared gate={declared!r}, but behaves as gate={behaves!r}" in found.message
+
+
+def test_a_kernel_that_takes_unit_rows_after_all_is_named() -> None:
+    found = conventions(conforming(qk="l2norm", normalise=lambda x: x))
+    assert found.status is Status.CONVENTION
+    assert "declared qk='l2norm', but behaves as qk='given'" in found.message
+
+
+def test_gradients_of_parameters_are_reported_as_not_tested() -> None:
+    said = "gradients of A_log and dt_bias (sums over all tokens)"
+    assert said in outside(conforming(gate="softplus"))
+    assert said not in outside(conforming())
+    assert said not in outside(conforming(gate="softplus", declared={"gradients": False}))
 
 
 @pytest.mark.parametrize("gate", FORMS)

@@ -22,13 +22,13 @@ from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
 from kdaverify.adapters.fla.runtime import Backend, proof, refuse_strangers, runtime
 from kdaverify.adapters.fla.stages import Function, imported, stage_call
 from kdaverify.adapters.handover import Handover
-from kdaverify.adapters.normalisation import received_normalised, stretched
 from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
 from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
 from kdaverify.problems import TORCH, Domain, Problem
 from oracles.inputs import Inputs
+from oracles.row_norm import GIVEN
 from oracles.stages import Named
 
 FUNCTIONS: Final[Mapping[Form, str]] = {"chunk": "chunk_kda", "recurrent": "fused_recurrent_kda"}
@@ -77,19 +77,27 @@ class Fla(FlaRecurrence):
             packing="cu_seqlens",
             state=options.state,
             gate=options.gate,
+            qk=self._normalised(options),
             gate_parameters="none" if options.gate == "log" else "A_log+dt_bias",
             beta="value" if options.beta == "value" else "logit",
         )
 
+    def _normalised(self, options: FlaOptions) -> str:
+        """Chunks store normalised rows in the format of q, the recurrence keeps them."""
+        if options.l2norm == "no":
+            return GIVEN
+        return "l2norm-stored" if self._form == "chunk" else "l2norm"
+
     def contract(self, dtype: str) -> Contract:
+        received = {"gate": self.conventions.gate_form, "qk": self.conventions.rows_form}
         if self._form == "recurrent":
-            return replace(preset("fla-recurrent", dtype), gate=self.conventions.gate_form)
+            return replace(preset("fla-recurrent", dtype), **received)
         tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
         return replace(
             self._with_beta(preset(self._preset(tf32=tf32), dtype)),
             chunk_size=int(self._options.chunk_size),
             anchored=self._options.safe_gate == "yes" and dtype != "fp32",
-            gate=self.conventions.gate_form,
+            **received,
         )
 
     def _preset(self, *, tf32: bool) -> str:
@@ -201,8 +209,6 @@ class Fla(FlaRecurrence):
             yield refusal
 
     def received(self, inputs: Inputs) -> Inputs:
-        if self._options.l2norm == "yes":
-            inputs = received_normalised(inputs, stored=self._form == "chunk")
         if self._options.beta == "doubled":
             halved = self.conventions.received(replace(inputs, beta=inputs.beta / 2))
             return replace(halved, beta=2 * halved.beta)
@@ -229,8 +235,6 @@ class Fla(FlaRecurrence):
         if self.conventions.activation is not None:
             handed["dt_bias"] = handed["dt_bias"].flatten()
             handed["lower_bound"] = handed["lower_bound"] if options.gate == "bounded" else None
-        if options.l2norm == "yes":
-            handed |= {"q": stretched(inputs.q), "k": stretched(inputs.k)}
         return handed
 
     def _flags(self, form: Form) -> dict[str, Any]:

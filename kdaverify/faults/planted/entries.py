@@ -18,11 +18,11 @@ from torch.nn.functional import normalize, softplus
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.eager import Eager
-from kdaverify.adapters.normalisation import EPSILON, received_normalised, stretched
 from kdaverify.adapters.raw_gate import RawGate
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
+from oracles.row_norm import EPSILON, GIVEN
 
 SOFTPLUS: Final = RawGate("softplus")
 
@@ -74,7 +74,10 @@ class EntryRecurrence(Eager):
         self.differentiable = False
         self._changed, self._name = changed, entry
         self._does = PlantedEntry() if entry is None else {**RIGHT, **changed}[entry]
-        self.conventions = Conventions(beta="value" if self._does.beta is None else "logit")
+        self.conventions = Conventions(
+            beta="value" if self._does.beta is None else "logit",
+            qk=GIVEN if self._does.norm is None else "l2norm",
+        )
 
     def variants(self) -> Mapping[str, Adapter]:
         return self._variants
@@ -84,7 +87,11 @@ class EntryRecurrence(Eager):
         return {} if self._name else {name: EntryRecurrence(self._changed, name) for name in RIGHT}
 
     def contract(self, dtype: str) -> Contract:
-        return replace(super().contract(dtype), softplus=self._does.gate is not None)
+        return replace(
+            super().contract(dtype),
+            softplus=self._does.gate is not None,
+            qk=self.conventions.rows_form,
+        )
 
     def supports(self, problem: Problem) -> str | None:
         return next(self._limits(problem), None)
@@ -102,8 +109,6 @@ class EntryRecurrence(Eager):
     def received(self, inputs: Inputs) -> Inputs:
         if self._does.gate is not None:
             inputs = SOFTPLUS.received(inputs)
-        if self._does.norm is not None:
-            inputs = received_normalised(inputs, stored=False)
         halved = self.conventions.received(replace(inputs, beta=inputs.beta / self._factor))
         return replace(halved, beta=self._factor * halved.beta)
 
@@ -115,7 +120,10 @@ class EntryRecurrence(Eager):
         if does.beta is not None:
             beta = does.beta(beta)
         if does.norm is not None:
-            q, k = does.norm(stretched(q)), does.norm(stretched(k))
+            q, k = (
+                does.norm(self.conventions.hand(name, x, inputs))
+                for name, x in (("q", q), ("k", k))
+            )
         return super().forward(replace(inputs, q=q, k=k, g=g, beta=beta))
 
     @property
