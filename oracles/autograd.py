@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
@@ -45,13 +47,33 @@ def differentiate(
     Raises:
         ForwardOnlyError: no output has a graph.
     """
-    leaves = {name: leaf(getattr(inputs, name)) for name in _given(inputs)}
+    leaves = leaves_of({name: getattr(inputs, name) for name in _given(inputs)})
 
     def outputs() -> dict[str, Any]:
         return dict(zip(OUTPUTS, forward(replace(inputs, **leaves)), strict=True))
 
     by_input = derivatives(outputs, leaves, cotangents.by_output())
     return Gradients(**{gradient: by_input.get(name) for gradient, name in GRADIENTS.items()})
+
+
+_FROZEN: Final = ContextVar[frozenset[str]]("frozen", default=frozenset())
+
+
+@contextmanager
+def frozen(names: Collection[str]) -> Generator[None]:
+    """Within it these inputs need no gradient, as those of a layer that is not trained; they have
+    none. What a kernel receives in other conventions is frozen in them.
+    """
+    before = _FROZEN.set(frozenset(names))
+    try:
+        yield
+    finally:
+        _FROZEN.reset(before)
+
+
+def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a call's tensors that are not frozen, as leaves of a graph."""
+    return {name: leaf(x) for name, x in tensors.items() if name not in _FROZEN.get()}
 
 
 def leaf(tensor: Tensor) -> Tensor:

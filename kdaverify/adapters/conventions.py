@@ -310,6 +310,10 @@ class Conventions:
         state = ("initial_state",) if self.state == "vk" else ()
         return tuple(dict.fromkeys((*tokens, *state, *self.recomputed())))
 
+    def regroups(self, inputs: Inputs) -> bool:
+        """Whether the heads of a call lie in another order before the kernel."""
+        return self.heads == "tiled" and 1 not in (inputs.H, inputs.HV // inputs.H)
+
     def recomputed(self) -> tuple[str, ...]:
         """Of those, the ones that are a copy however they lie in memory: the kernel gets other
         values, or other heads beside each other.
@@ -348,7 +352,7 @@ class Conventions:
 
     def _grouping(self, name: str, inputs: Inputs) -> AxesOrder:
         axes, H, shared = SIGNATURE[name].axes, inputs.H, inputs.HV // inputs.H
-        if self.heads == "interleaved" or "HV" not in axes or 1 in (H, shared):
+        if "HV" not in axes or not self.regroups(inputs):
             return AS_THEY_ARE
         at = axes.index("HV")
         return AxesOrder(

@@ -23,7 +23,7 @@ from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.operators.pointwise.call import ActivationCall, ActivationError, checked
 from kdaverify.problems import Problem
-from oracles.autograd import ForwardOnlyError, derivatives, leaf
+from oracles.autograd import ForwardOnlyError, derivatives, leaves_of
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import FLOATING, GRADIENTS, OUTPUTS
@@ -252,7 +252,7 @@ class KernelAdapter(Adapter):
     def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         entry = self._entries[0]
         handed = self.conventions.arguments(self._folded(inputs), views=True)
-        leaves = {name: leaf(handed[name]) for name in FLOATING if handed[name] is not None}
+        leaves = leaves_of({name: handed[name] for name in FLOATING if handed[name] is not None})
         handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
 
         def outputs() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from kdaverify.budgets.sampled import StorageContract
 from kdaverify.canonical import ProblemError
 from kdaverify.operator import call_operator
 from kdaverify.operators.function import FunctionOperator, FunctionTakes
-from oracles.autograd import ForwardOnlyError, derivatives, leaf
+from oracles.autograd import ForwardOnlyError, derivatives, leaves_of
 
 SHARED: Final = (
     "name",
@@ -287,7 +287,7 @@ class FunctionAdapter(Adapter):
     def _differentiated(self, inputs: Any, cotangents: Mapping[str, Any]) -> dict[str, Any]:
         given, signature = inputs.tensors(), inputs.signature
         sources = {dx: name for dx, name in signature.gradients.items() if name in given}
-        leaves = {name: leaf(given[name]) for name in sources.values()}
+        leaves = leaves_of({name: given[name] for name in sources.values()})
         call = replace(inputs, **leaves)
         by_output = {
             signature.cotangents[name]: dy for name, dy in cotangents.items() if dy is not None
@@ -297,6 +297,7 @@ class FunctionAdapter(Adapter):
         return {
             dx: self._operator.canonical(name, found[name], inputs, self.takes)
             for dx, name in sources.items()
+            if name in found
         }
 
     def called_with(self, inputs: Any, unknown: Mapping[str, Any]) -> None:

@@ -20,9 +20,9 @@ from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.execute import watched
+from kdaverify.checks.execute import check_inputs_kept, watched
 from kdaverify.checks.outcome import Outcome
-from oracles.autograd import gradients_of, leaf
+from oracles.autograd import frozen, gradients_of, leaf
 from oracles.signature import TensorCall
 
 
@@ -73,24 +73,26 @@ def _recording(case: CallRuleCase) -> list[Outcome]:
 
 def _inference(case: CallRuleCase) -> list[Outcome]:
     plain = case.run()
+    return same_or_right(plain, in_inference_mode(case), case.judged, "in inference mode")
+
+
+def in_inference_mode(case: CallRuleCase) -> Tensors:
+    """The outputs of a call there. What is made there can be compared, but not judged: a copy made
+    outside can.
+    """
     with torch.inference_mode():
         found = case.run()
-    # What is made in inference mode can be compared, but not judged: a copy made outside can.
-    return same_or_right(
-        plain,
-        {name: output.clone() for name, output in found.items()},
-        case.judged,
-        "in inference mode",
-    )
+    return {name: output.clone() for name, output in found.items()}
 
 
 def _frozen(case: CallRuleCase) -> list[Outcome]:
-    names = unconverted(case)
+    names = [name for name in case.inputs.signature.gradients.values() if case.inputs.holds(name)]
     if len(names) < 2:
-        raise Unreachable("fewer than two inputs reach the kernel as they are")
-    plain, outcomes = _gradients(case, names), list[Outcome]()
-    for part in separating(names):
-        found = _gradients(case, part)
+        raise Unreachable("fewer than two of its inputs have a gradient")
+    recorded(case, names)
+    plain, outcomes = _received_gradients(case, names), list[Outcome]()
+    for part in _parts(names):
+        found = _received_gradients(case, part)
         beside = {name: plain[name] for name in found}
         outcomes += same_or_right(
             beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients"
@@ -98,14 +100,28 @@ def _frozen(case: CallRuleCase) -> list[Outcome]:
     return outcomes
 
 
-def separating(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Few parts of some names: for any two of them, one part has the first without the second.
+def _parts(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """All names but one, then each alone.
 
-    Math: the names with bit b of their number set, and those without, for every b.
+    Few parts that separate every two names are not enough: a gate's gradient that is left out where
+    beta and q have none shows where the gate is alone.
     """
-    for bit in range((len(names) - 1).bit_length()):
-        for side in (0, 1):
-            yield tuple(name for number, name in enumerate(names) if number >> bit & 1 == side)
+    if len(names) > 2:
+        yield from (tuple(name for name in names if name != other) for other in names)
+    yield from ((name,) for name in names)
+
+
+def _received_gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
+    """Of what the kernel receives, by the name of the gradient.
+
+    A leaf in front of a conversion would leave out inputs that are converted: a port with gates in
+    base 2 that lost them where beta was frozen was accepted.
+    """
+    own, gradients = case.inputs.copied(), case.inputs.signature.gradients
+    with frozen({*gradients.values()} - {*wanted}):
+        found = values_of(watched(lambda: case.adapter.gradients(own, case.cotangents), "call"))
+    check_inputs_kept(own, case.inputs)
+    return {dx: found[dx].detach() for dx, name in gradients.items() if name in wanted}
 
 
 def unconverted(case: CallRuleCase) -> tuple[str, ...]:
@@ -123,11 +139,6 @@ def unconverted(case: CallRuleCase) -> tuple[str, ...]:
         )
 
     return tuple(filter(is_kept, case.inputs.signature.gradients.values()))
-
-
-def _gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
-    """By the name of the gradient."""
-    return gradients_of_call(case, recorded(case, wanted))
 
 
 def gradients_of_call(case: CallRuleCase, call: RecordedCall) -> Tensors:

@@ -17,6 +17,7 @@ from kdaverify.checks.calls import (
     repeated,
     steps,
     surroundings,
+    untracked,
     views,
 )
 from kdaverify.checks.calls.rule import CallRule
@@ -32,6 +33,7 @@ MODULES: Final = (
     packs,
     surroundings,
     interleaved,
+    untracked,
 )
 OF_LONG_CALLS: Final = (
     "view-sliced",

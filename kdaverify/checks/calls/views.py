@@ -85,7 +85,7 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
     case.reaches("memory")
     if case.adapter.conventions.layout == "thd":
         raise Unreachable("entries of its batch lie in one row")
-    there, copied = case.inputs.on(case.place), case.adapter.copied()
+    there, copied = case.inputs.on(case.place), _copied(case)
     once = {
         name: x[:1].expand_as(x)
         for name, x in there.tensors().items()
@@ -107,9 +107,19 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
     )
 
 
+def _copied(case: CallRuleCase) -> set[str]:
+    """The inputs that the kernel gets a copy of, in this call: where heads lie in one order in both
+    conventions, none is one for its heads.
+    """
+    own, copied = case.adapter.conventions, {*case.adapter.copied()}
+    if own.heads == "interleaved" or own.regroups(case.inputs):
+        return copied
+    return copied - ({*own.recomputed()} - {*replace(own, heads="interleaved").recomputed()})
+
+
 def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:
     case.reaches("memory")
-    copied, conventions = case.adapter.copied(), case.adapter.conventions
+    copied, conventions = _copied(case), case.adapter.conventions
     if not {*case.inputs.tensors()} - {*copied, *case.inputs.signature.names(Role.OFFSETS)}:
         raise Unreachable("every input is converted before the kernel sees it")
     there = case.inputs.on(case.place)

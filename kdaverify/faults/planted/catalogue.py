@@ -15,6 +15,7 @@ from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import (
     depth,
     entries,
+    head_gates,
     magnitudes,
     overflow,
     races,
@@ -136,6 +137,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_shaped("WIDE", "widths", wide.FAULTS),
             *_shaped("MAG", "magnitudes", magnitudes.FAULTS),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
+            *_named("HEAD", "memory", "smoke", head_gates.OF_MEMORY, head_gates.twin),
             *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
             *_named(
                 "PROC",
@@ -148,6 +150,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("DEEP", "depth", "smoke", depth.FAULTS, twin),
             *_named("ENT", "entries", "smoke", entries.FAULTS, lambda _: entries.right()),
             *_named("AUTO", "autograd", "smoke", _OF_AUTOGRAD, twin),
+            *_named("GRAD", "autograd", "smoke", head_gates.OF_AUTOGRAD, head_gates.twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

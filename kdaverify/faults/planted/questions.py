@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from kdaverify.checks.calls import autograd
+from kdaverify.checks.calls import autograd, untracked
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
 from kdaverify.operators.kda.call_problem import PLAIN_WIDTH
 from kdaverify.verdicts.verdict import Verdict
 
-AUTOGRAD_RULES: Final = tuple(rule.name for rule in autograd.RULES)
+AUTOGRAD_RULES: Final = tuple(
+    rule.name for module in (autograd, untracked) for rule in module.RULES
+)
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
@@ -105,8 +107,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: case[0].property == "options",
         ),
         "autograd": QuestionKind(
-            "calls that a training step makes: recorded, with frozen inputs, twice backward, from"
-            " a sum",
+            "calls that a training step or a server makes: recorded or not, with frozen inputs,"
+            " twice backward, from a sum",
             lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
         "ids": QuestionKind(

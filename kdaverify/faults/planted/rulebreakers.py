@@ -405,6 +405,20 @@ def derived_added_to_unwritten(x: Inputs, given: Cotangents, _: dict[Any, Any]) 
     return replace(found, dq=found.dq + 0 * held_before(found.dq))
 
 
+def other_without_gradients(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Its path for inference, outside of the mode of that name, too."""
+    o, final = right(x)
+    return o, final if torch.is_grad_enabled() else final * 1.01
+
+
+def one_token_in_place(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Decodes into the state that it is given."""
+    o, final = right(x)
+    if x.T == 1 and x.initial_state is not None and not torch.is_grad_enabled():
+        x.initial_state.copy_(final)
+    return o, final
+
+
 class Tuned(Derived):
     """A kernel with two configurations, the second of which is wrong."""
 
@@ -522,6 +536,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "batch-reversed": lambda: port(last_entry_by_number),
     "crowd": lambda: port(grid),
     "unknown-keyword": lambda: swallows,
+    "no-grad": lambda: port(other_without_gradients),
+    "no-grad-one-token": lambda: port(one_token_in_place),
     "tuned": Tuned,
 }
 """By the rule that each breaks."""

@@ -72,7 +72,7 @@ def call_problem(
     shapes = [pack, batch] if packed else [batch, pack]
     plain = {
         **_PLAIN,
-        **_HEADS[rule.size],
+        **_heads(rule, adapter),
         **_widths(rule, adapter, turn),
         "dtype": dtype,
         "seed": seed,
@@ -85,6 +85,16 @@ def call_problem(
     ]
     tested = [fitted(adapter, problem, backward=rule.backward) for problem in wanted]
     return next((problem for problem in tested if adapter.supports(problem) is None), tested[0])
+
+
+def _heads(rule: CallRule, adapter: Adapter) -> dict[str, int]:
+    """Without groups where a conversion of their order would copy every view: strides of incoming
+    gradients ignored by a kernel of tiled heads were accepted.
+    """
+    heads = _HEADS[rule.size]
+    if rule.memory and adapter.conventions.heads == "tiled":
+        return {"H": heads["H"], "HV": heads["H"]}
+    return heads
 
 
 def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
