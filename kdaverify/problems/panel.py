@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kdaverify.problems.axes import DTYPES
+from kdaverify.problems.coincidences import COINCIDENT
 from kdaverify.problems.packs import ALL_EMPTY, CONSECUTIVE_EMPTY, EMPTY_ENDS, MANY
 from kdaverify.problems.problem import Problem
 from kdaverify.problems.profiles import PROFILES, check_profile
@@ -21,6 +22,8 @@ class NamedProblem:
         problem: in one of `dtypes`.
         profile: the smallest profile that tests it; the larger ones test it too.
         dtypes: types it is tested in.
+        once: about sizes alone: smoke tests it in one format, and not on kernels whose domain has
+            other sizes.
     """
 
     name: str
@@ -28,6 +31,7 @@ class NamedProblem:
     problem: Problem
     profile: str = "smoke"
     dtypes: tuple[str, ...] = DTYPES
+    once: bool = False
 
 
 _NARROW: Final = ("bf16", "fp16")
@@ -45,11 +49,12 @@ def _named(
     profile: str = "smoke",
     dtypes: tuple[str, ...] = DTYPES,
     padding: int = 0,
+    once: bool = False,
     **fields: Any,
 ) -> NamedProblem:
     if "lengths" in fields:
         fields["T"] = sum(fields["lengths"]) + padding
-    return NamedProblem(name, why, Problem(**{**_PLAIN, **fields}), profile, dtypes)
+    return NamedProblem(name, why, Problem(**{**_PLAIN, **fields}), profile, dtypes, once)
 
 
 _SMOKE = (
@@ -249,6 +254,7 @@ _SMOKE = (
         V=4,
         gate="slow",
     ),
+    *(_named(name, why, once=True, **fields) for name, (why, fields) in COINCIDENT.items()),
 )
 
 
@@ -511,6 +517,6 @@ def panel(dtype: str, profile: str, *, real_sizes: bool = False) -> tuple[NamedP
         entry for entry in known if rank(entry.profile) <= rank(profile) and dtype in entry.dtypes
     ]  # pyright: ignore[reportArgumentType]
     return tuple(
-        NamedProblem(e.name, e.why, e.problem.replace(dtype=dtype), e.profile, e.dtypes)
+        NamedProblem(e.name, e.why, e.problem.replace(dtype=dtype), e.profile, e.dtypes, e.once)
         for e in tested
     )

@@ -13,6 +13,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import (
+    coincident,
     depth,
     entries,
     head_gates,
@@ -151,6 +152,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("ENT", "entries", "smoke", entries.FAULTS, lambda _: entries.right()),
             *_named("AUTO", "autograd", "smoke", _OF_AUTOGRAD, twin),
             *_named("GRAD", "autograd", "smoke", head_gates.OF_AUTOGRAD, head_gates.twin),
+            *_named("SIZE", "coincidences", "smoke", coincident.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

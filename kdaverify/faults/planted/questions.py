@@ -15,6 +15,7 @@ from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
 from kdaverify.operators.kda.call_problem import PLAIN_WIDTH
+from kdaverify.problems.coincidences import COINCIDENT
 from kdaverify.verdicts.verdict import Verdict
 
 AUTOGRAD_RULES: Final = tuple(
@@ -67,6 +68,20 @@ def past_one_tile(problem: str) -> bool:
     return max(fields.get("K", 0), fields.get("V", 0)) > ONE_TILE
 
 
+def _is_of_coincidences(case: Sequence[Verdict]) -> bool:
+    problem = _problem(case)
+    if case[0].property not in ("panel", "gradients"):
+        return False
+    return any(
+        all(_plain(problem.get(name)) == _plain(value) for name, value in fields.items())
+        for _, fields in COINCIDENT.values()
+    )
+
+
+def _plain(value: Any) -> Any:
+    return [*value] if isinstance(value, tuple | list) else value  # pyright: ignore[reportUnknownVariableType]
+
+
 def _is_of_repeats(case: Sequence[Verdict]) -> bool:
     rule = RULES.get(_rule(case))
     return rule is not None and rule.counted and rule.size in REAL
@@ -110,6 +125,9 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "calls that a training step or a server makes: recorded or not, with frozen inputs,"
             " twice backward, from a sum",
             lambda case: _rule(case) in AUTOGRAD_RULES,
+        ),
+        "coincidences": QuestionKind(
+            "sizes that are equal, lengths of a pack that follow a rule", _is_of_coincidences
         ),
         "ids": QuestionKind(
             "segment ids in any order, and padding in front and between",

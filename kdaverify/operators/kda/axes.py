@@ -24,11 +24,25 @@ def _named(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems import panel
 
-    return [
-        (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))
-        for dtype in adapter.dtypes
-        for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
-    ]
+    found: list[tuple[str, Problem]] = []
+    for turn, dtype in enumerate(adapter.dtypes):
+        entries = panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
+        once = [entry.name for entry in entries if entry.once]
+        for entry in entries:
+            problem = fitted(adapter, entry.problem)
+            if entry.once and not _has_sizes(problem, entry.problem):
+                continue
+            elsewhere = entry.once and (once.index(entry.name) - turn) % len(adapter.dtypes)
+            if not (profile == "smoke" and elsewhere):
+                found.append((f"{dtype}-{entry.name}", problem))
+    return found
+
+
+def _has_sizes(problem: Problem, wanted: Problem) -> bool:
+    return all(
+        getattr(problem, size) == getattr(wanted, size)
+        for size in ("B", "T", "H", "HV", "K", "V", "lengths")
+    )
 
 
 def _named_backward(adapter: Adapter, profile: str) -> Choices:

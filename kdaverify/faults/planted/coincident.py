@@ -1,0 +1,104 @@
+"""Faults of kernels that infer from sizes, or from the lengths of a pack, what these do not say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.rulebreakers import Outputs, Patch, port, right
+from oracles.inputs import Inputs
+
+_FEWEST: Final = 3
+"""Sequences that a kernel takes for a strided batch."""
+
+
+def _tokens_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The axis of as many entries as there are value heads is theirs, whichever it is."""
+    if x.B == 1 or x.T != x.HV or x.T == x.H:
+        return right(x)
+    return right(replace(x, beta=x.beta.transpose(1, 2)))
+
+
+def _states_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    if x.initial_state is None or x.cu_seqlens is None or x.N != x.HV:
+        return right(x)
+    return right(replace(x, initial_state=x.initial_state.transpose(0, 1)))
+
+
+def _widths_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Values are swapped with their heads where the last axis is that of heads by its size."""
+    if x.HV != x.V or x.HV == x.K:
+        return right(x)
+    return right(replace(x, v=x.v.transpose(2, 3)))
+
+
+def _starts(x: Inputs, starts: Callable[[list[int]], list[int]]) -> Outputs:
+    """Every sequence reads its values from where `starts` has its first token."""
+    found = starts(list(x.lengths))
+    rows = [at + t for at, length in zip(found, x.lengths, strict=True) for t in range(length)]
+    rows += range(len(rows), x.T)
+    return right(replace(x, v=x.v[:, torch.tensor(rows).clamp(max=x.T - 1)]))
+
+
+def _begins(lengths: list[int]) -> list[int]:
+    return torch.tensor([0, *lengths]).cumsum(0)[:-1].tolist()
+
+
+def _as_a_progression(lengths: list[int]) -> list[int]:
+    """Sequences of one length lie as far from each other as the first two of them."""
+    begins = _begins(lengths)
+    for length in {*lengths} - {0}:
+        same = [n for n, own in enumerate(lengths) if own == length]
+        if len(same) >= _FEWEST:
+            apart = begins[same[1]] - begins[same[0]]
+            for place, n in enumerate(same):
+                begins[n] = begins[same[0]] + place * apart
+    return begins
+
+
+def _reversed_where_sorted(lengths: list[int]) -> list[int]:
+    """Packs sorted by length are computed from the longest on, and put back from the first on."""
+    falls = all(a >= b for a, b in pairwise(lengths)) and lengths[0] > lengths[-1]
+    return _begins(lengths[::-1]) if falls and len(lengths) >= _FEWEST else _begins(lengths)
+
+
+def _states_of_a_byte(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The number of a sequence is kept in a byte."""
+    if x.initial_state is None:
+        return right(x)
+    numbers = torch.arange(x.N).to(torch.uint8).long()
+    return right(replace(x, initial_state=x.initial_state[numbers]))
+
+
+def _by_lengths(starts: Callable[[list[int]], list[int]]) -> Patch:
+    return lambda x, _: right(x) if x.cu_seqlens is None else _starts(x, starts)
+
+
+def _equal(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A pack of equal lengths is a batch, whose gates are those of its first entry."""
+    same = x.cu_seqlens is not None and x.N >= _FEWEST and len({*x.lengths}) == 1
+    if not same or x.lengths[0] < 2:
+        return right(x)
+    first: Tensor = x.g[:, : x.lengths[0]]
+    rows = torch.cat((first.repeat(1, x.N, 1, 1), x.g[:, sum(x.lengths) :]), dim=1)
+    return right(replace(x, g=rows))
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "beta is transposed where T = HV": lambda: port(_tokens_by_size),
+    "states are transposed where N = HV": lambda: port(_states_by_size),
+    "values are transposed where HV = V": lambda: port(_widths_by_size),
+    "three equal lengths are read at equal distances": lambda: port(_by_lengths(_as_a_progression)),
+    "lengths that fall are read from the last sequence on": lambda: port(
+        _by_lengths(_reversed_where_sorted)
+    ),
+    "a pack of equal lengths has the gates of its first sequence": lambda: port(_equal),
+    "sequences are counted in a byte": lambda: port(_states_of_a_byte),
+}
+"""By what is wrong."""

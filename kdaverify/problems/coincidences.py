@@ -1,0 +1,64 @@
+"""Sizes that are equal, and packs whose lengths follow a rule: what a kernel infers from sizes
+alone is wrong where two of them coincide.
+
+Code that recognises an axis by its size, such as `if x.shape[1] == HV`, is right on all other
+problems. So is a pack read as a strided batch because its lengths are equal. Every pair of sizes
+that can be equal is so in one of these problems, beside others that are not: where all are equal,
+one mistake can undo another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+
+class Coincidence(NamedTuple):
+    """A panel problem's reason and fields."""
+
+    why: str
+    fields: dict[str, Any]
+
+
+_TOKENS_AT: Final = (0, 1, 127, 128, 129, 200, 255, 256, 257)
+_SPARSE: Final = tuple(int(n in _TOKENS_AT) for n in range(_TOKENS_AT[-1] + 1))
+_HEADS: Final = {"H": 1, "HV": 2, "K": 8, "V": 4}
+
+
+def _equal(why: str, **sizes: int) -> Coincidence:
+    return Coincidence(f"{why}: an axis recognised by its size, heads or states transposed by it"
+                       " (O1, S8, B30)", {"gate": "mild", **sizes})  # fmt: skip
+
+
+def _pack(why: str, lengths: tuple[int, ...], **sizes: int) -> Coincidence:
+    return Coincidence(f"{why} (V1, V10)", {"lengths": lengths, **(sizes or _HEADS)})
+
+
+COINCIDENT: Final[dict[str, Coincidence]] = {
+    "equal-sizes": _equal("all sizes equal", B=4, T=4, H=4, HV=4, K=4, V=4),
+    "equal-BT-H-KV": _equal("B = T, H = HV, K = V", B=3, T=3, H=2, HV=2, K=8, V=8),
+    "equal-BH-TK-HVV": _equal("B = H, T = K, HV = V", B=2, H=2, T=5, K=5, HV=4, V=4),
+    "equal-BHV-TV-HK": _equal("B = HV, T = V, H = K", B=4, HV=4, T=5, V=5, H=2, K=2),
+    "equal-BK-THV-HV": _equal("B = K, T = HV, H = V", B=3, K=3, T=4, HV=4, H=2, V=2),
+    "equal-BV-TH-HVK": _equal("B = V, T = H, HV = K", B=3, V=3, T=2, H=2, HV=4, K=4),
+    "equal-lengths-apart": _pack(
+        "equal lengths at other distances, read as a progression of offsets; N = V", (3, 3, 7, 3)
+    ),
+    "equal-lengths": _pack(
+        "a pack of equal lengths, read as a batch; N = H = K", (5, 5, 5), H=3, HV=6, K=3, V=4
+    ),
+    "one-token-each": _pack(
+        "a pack of one token each, read as a batch of one; N = T = HV",
+        (1, 1, 1, 1),
+        H=2,
+        HV=4,
+        K=8,
+        V=3,
+    ),
+    "rising-lengths": _pack("lengths in a progression, sorted", (2, 4, 6)),
+    "falling-lengths": _pack("lengths sorted, the longest first", (7, 4, 2, 1, 0)),
+    "past-256-sequences": _pack(
+        "more sequences than a byte counts, few of them with a token", _SPARSE, H=1, HV=1, K=8, V=4
+    ),
+}
+"""By name: the five ways to pair six sizes of a batch, all of them equal; then packs. Beside them
+N = V, N = H = K, and N = T = HV."""
