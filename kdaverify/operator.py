@@ -199,6 +199,13 @@ class CallOperator(Operator):
             exponent: of the power of two that scales it.
         """
 
+    def may_decline(self, adapter: Adapter, call: Any) -> str:
+        """What of a call an implementation may decline by an exception, though it declares nothing
+        about it; "" where there is nothing, as by default.
+        """
+        del adapter, call
+        return ""
+
     def handed(self, loss: Any, contract: Any) -> Any:
         """The cotangents of a loss as the backward of such a kernel gets them: in the formats of
         its outputs, where those hold fewer bits. As they are by default.
@@ -225,6 +232,13 @@ class CallOperator(Operator):
             return None
         found = [problem for _, problem in self.panel(adapter, "smoke") if problem.dtype == dtype]
         return found[turn % len(found) if rule.memory else 0].replace(seed=seed)
+
+    def in_other_forms(self, rule: CallRule, problem: Any) -> Mapping[str, Any]:
+        """Further problems that a rule of calls is tested on, by what is other about each: those of
+        other axes, where a function takes several; none by default.
+        """
+        del rule, problem
+        return {}
 
     def other_offsets(self, problem: Any) -> dict[str, Any] | None:
         """Fields of a pack of the same size whose sequences begin elsewhere; None of a batch."""

@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter, values_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
-from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
+from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, of_failed_call, skipped
 from oracles.autograd import ForwardOnlyError
 from oracles.signature import TensorCall
 
@@ -34,7 +34,7 @@ def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> 
     except ForwardOnlyError as reason:
         return skipped(str(reason))
     except CallError as fault:
-        return [Outcome(fault.output, fault.status, fault.message)]
+        return of_failed_call(adapter, inputs, fault)
     return judge_gradients(adapter, problem, inputs, given, found)
 
 

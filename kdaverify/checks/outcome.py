@@ -19,7 +19,7 @@ from kdaverify.budgets.standard import Reference
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import CallError, dtype_name, execute
 from kdaverify.checks.published.evidence import Again, Evidence
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import REFUSED, Status
 from kdaverify.operator import Baseline, call_operator
 from oracles.certified import UncertifiedError
 from oracles.signature import Role, TensorCall
@@ -68,6 +68,17 @@ def skipped(reason: str) -> list[Outcome]:
     return [Outcome("call", Status.SKIP, reason)]
 
 
+def of_failed_call(adapter: Adapter, inputs: TensorCall, fault: CallError) -> list[Outcome]:
+    """What a call that cannot be compared came to: skipped where a kernel may decline it, as its
+    caller gets an exception and no wrong number.
+    """
+    declined = adapter.operator.may_decline(adapter, inputs)
+    if declined and fault.status is Status.ERROR:
+        said = fault.message.partition("\n")[0]
+        return skipped(f"{REFUSED}{declined} ({said})")
+    return [Outcome(fault.output, fault.status, fault.message)]
+
+
 def outcomes(
     adapter: Adapter,
     inputs: TensorCall,
@@ -91,7 +102,7 @@ def outcomes(
         # What stands in for outputs where calls are only written down breaks laws that look at it:
         # every export of a smoke ended so.
         return (
-            [Outcome(fault.output, fault.status, fault.message)]
+            of_failed_call(adapter, inputs, fault)
             if adapter.answers
             else skipped("written down, not judged")
         )

@@ -53,8 +53,14 @@ def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Cho
     """The choices of all formats. In smoke a slow kernel is tested on each in one format, on the
     next in the next.
     """
-    step = max(1, len(by_format)) if is_slow(adapter) and profile == "smoke" else 1
-    return [one for at, found in enumerate(by_format) for one in found[at % step :: step]]
+    found = in_turn(by_format) if is_slow(adapter) and profile == "smoke" else by_format
+    return [one for each in found for one in each]
+
+
+def in_turn(by_format: Sequence[Choices]) -> list[Choices]:
+    """Each choice in one format, the next in the next."""
+    step = max(1, len(by_format))
+    return [found[at % step :: step] for at, found in enumerate(by_format)]
 
 
 class BoundedOperator(FunctionOperator):
@@ -65,11 +71,14 @@ class BoundedOperator(FunctionOperator):
             does not take it as a keyword.
         native: problems of the panel that slow kernels are not tested on in smoke: what they are
             about (grids, index registers) no interpreter has.
+        of_sizes: problems of the panel about the sizes of axes, whatever the format: in smoke each
+            is tested in one format.
     """
 
     resampled = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     native: ClassVar[tuple[str, ...]] = ()
+    of_sizes: ClassVar[frozenset[str]] = frozenset()
 
     @abc.abstractmethod
     def counted(
@@ -125,9 +134,17 @@ class BoundedOperator(FunctionOperator):
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
         found = self.panels(adapter, profile)
-        if is_slow(adapter) and profile == "smoke":
+        if profile != "smoke":
+            return [one for each in found for one in each]
+        if is_slow(adapter):
             found = [[one for one in each if not self._is_native(one[0])] for each in found]
-        return thinned(adapter, profile, found)
+            return thinned(adapter, profile, found)
+        once = in_turn([[one for one in each if self._is_of_sizes(one[0])] for each in found])
+        always = [[one for one in each if not self._is_of_sizes(one[0])] for each in found]
+        return [one for pair in zip(always, once, strict=True) for each in pair for one in each]
+
+    def _is_of_sizes(self, name: str) -> bool:
+        return name.partition("-")[2] in self.of_sizes
 
     def _is_native(self, name: str) -> bool:
         return any(name.endswith(native) for native in self.native)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import kdaverify as kv
-from kdaverify.faults import conforming_kernels, gated_norm
+from kdaverify.faults import conforming_kernels, gated_norm, norm_shapes
 from kdaverify.faults.fault import Setting
 from kdaverify.faults.gated_norm import (
     EVERY,
@@ -63,7 +63,7 @@ class Recovered(torch.autograd.Function):
 
 
 FAULTS: Final[Mapping[str, Norm]] = {
-    **{fault.id: fault.patch(PLAIN) for fault in gated_norm.FAULTS},
+    **{fault.id: fault.patch(PLAIN) for fault in (*gated_norm.FAULTS, *norm_shapes.FAULTS)},
     "x / max(|x|, eps)": lambda x, z, w, eps, name: (
         x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=eps) * w * act(z, name)
     ),

@@ -29,15 +29,19 @@ SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 
 @dataclass(frozen=True)
 class CallRuleTest:
-    """A rule, the problem it is tested on, and its further arguments."""
+    """A rule, the problem it is tested on, its further arguments, and what is other about the
+    problem.
+    """
 
     rule: CallRule
     problem: Any
     detail: dict[str, Any]
+    form: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.problem.dtype}-{self.rule.name}-{self.problem.seed}"
+        form = f"-{self.form}" if self.form else ""
+        return f"{self.problem.dtype}-{self.rule.name}-{self.problem.seed}{form}"
 
 
 def shortened(detail: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +75,9 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
             if problem is None or (rule.scaled and adapter.operator.other_scale(problem) is None):
                 continue
             yield CallRuleTest(rule, problem, detail)
+            for form, other in adapter.operator.in_other_forms(rule, problem).items():
+                if adapter.supports(other) is None:
+                    yield CallRuleTest(rule, other, detail, form)
 
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:

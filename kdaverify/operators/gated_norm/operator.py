@@ -21,6 +21,7 @@ from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
 from kdaverify.operators.gated_norm.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
+from kdaverify.operators.gated_norm.shapes import EQUAL, MULTIPLES
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormCall, NormPrecision
@@ -28,11 +29,13 @@ from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormC
 NORMED: Final = "normed"
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"B": 2, "T": 17, "H": 3, "V": 33},
-    "tiny": {"B": 2, "T": 3, "H": 1, "V": 8},
+    "tiny": {"B": 2, "T": 3, "H": 2, "V": 8},
     "one": {"T": 1, "V": 8},
     "real": {"B": 2, "T": 512, "H": 8, "V": 128},
     "long": {"B": 1, "T": 1025, "H": 2, "V": 128},
 }
+"""Several tokens and heads in each but one: leading axes of size 1 lie the same when swapped, and a
+backward that misread them was accepted."""
 SECONDS: Final = 1e-7
 OPEN: Final = 64.0
 """A gate whose sigmoid is 1 in float64."""
@@ -52,6 +55,7 @@ class GatedNormOperator(BoundedOperator):
     width = "V"
     has_known_bugs = True
     native = (PAST_16_BITS,)
+    of_sizes = frozenset((*EQUAL, *MULTIPLES))
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 
@@ -149,6 +153,12 @@ class GatedNormOperator(BoundedOperator):
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> GatedNormProblem:
         fields: dict[str, Any] = {"dtype": dtype, "seed": seed, **SIZES[rule.size]}
         return GatedNormProblem(**fields)
+
+    def in_other_forms(self, rule: CallRule, problem: GatedNormProblem) -> Mapping[str, Any]:
+        """Of rules about memory: the leading axes flattened, where a view stays one."""
+        if not rule.memory:
+            return {}
+        return {f"{rank}-axes": problem.replace(B=1, rank=rank) for rank in (3, 2)}
 
     def cost(self, problem: GatedNormProblem) -> float:
         return SECONDS * problem.B * problem.T * problem.H * problem.V

@@ -19,12 +19,14 @@ from kdaverify.checks.execute import CallError
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.checks.status import Status
+from kdaverify.operator import Choices
 from kdaverify.operators.bounded import BESIDE_ONE, PARTIALS, BoundedOperator, gate_freedoms
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
 from kdaverify.operators.short_conv.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
+from kdaverify.operators.short_conv.shapes import EQUAL, SHORT, TAPS, USUAL_TAPS
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortConv, ShortConvCall
 
@@ -63,6 +65,7 @@ class ShortConvOperator(BoundedOperator):
     width = "W"
     has_known_bugs = True
     native = (PAST_16_BITS,)
+    of_sizes = frozenset((*EQUAL, *SHORT, *TAPS))
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
@@ -148,6 +151,24 @@ class ShortConvOperator(BoundedOperator):
         del adapter, problem
         states = fault.output == STATE and fault.status is Status.SHAPE
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
+
+    def may_decline(self, adapter: Adapter, call: ShortConvCall) -> str:
+        """More taps than kernels usually have, where no `widths` promise them."""
+        return "" if call.W <= USUAL_TAPS or adapter.takes.widths else f"W = {call.W}"
+
+    def panels(self, adapter: Adapter, profile: str) -> list[Choices]:
+        """Every declared W is in some problem."""
+        found = super().panels(adapter, profile)
+        for dtype, panel in zip(adapter.dtypes, found, strict=True):
+            tested = {problem.W for _, problem in panel}
+            more = [self.probe(dtype).replace(W=W) for W in adapter.takes.widths if W not in tested]
+            inside = [self.within(adapter, problem) for problem in more]
+            panel.extend(
+                (f"{dtype}-{problem.W}-taps", problem)
+                for problem in inside
+                if adapter.supports(problem) is None
+            )
+        return found
 
     def counted(
         self,

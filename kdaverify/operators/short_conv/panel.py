@@ -9,8 +9,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from kdaverify.operators.short_conv.problem import REGIMES, ShortConvProblem
+from kdaverify.operators.short_conv.shapes import EQUAL, SHORT, STATEFUL, TAPS
 
-STATEFUL: Final[dict[str, Any]] = {"state": "random", "bias": True}
 STARTS: Final = (17,) * 16
 """Starts of sequences at every offset of a tile of 16 rows, and one past each."""
 PAST_16_BITS: Final = "past-16-bit-rows"
@@ -62,6 +62,9 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         "activation": "none",
         "state": "random",
     },
+    **EQUAL,
+    **SHORT,
+    **TAPS,
 }
 """By name. Every pair of properties occurs in some problem: batches, packs or neither, tokens
 against tiles, channels, taps, state, bias and activation. Kernels that took batches of whole tiles
@@ -75,6 +78,8 @@ LONGER: Final[dict[str, dict[str, Any]]] = {
 }
 """In acceptance and nightly too."""
 WIDTHS: Final = (1, 2, 3, 8, 16, 17, 33, 64, 100, 129)
+DRAWN_TAPS: Final = (4, 3, 2) * 3 + (5, 6, 7, 8)
+"""Kernels may decline more than four: those are drawn less often, so that enough is judged."""
 
 
 def named_problems(dtype: str, profile: str) -> dict[str, ShortConvProblem]:
@@ -89,7 +94,7 @@ def random_problems(draw: st.DrawFn, dtype: str) -> ShortConvProblem:
         "dtype": dtype,
         "seed": draw(st.integers(0, 2**31 - 1)),
         "D": draw(st.sampled_from(WIDTHS)),
-        "W": draw(st.sampled_from((4, 3, 2))),
+        "W": draw(st.sampled_from(DRAWN_TAPS)),
         "bias": draw(st.booleans()),
         "state": draw(st.sampled_from(("absent", "random"))),
         "activation": draw(st.sampled_from(("silu", "none"))),

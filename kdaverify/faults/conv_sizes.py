@@ -1,0 +1,126 @@
+"""Faults of short convolutions that show at some sizes of axes alone."""
+
+# pyright: basic
+# Faults are lambdas in the place of typed parts.
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.fault import Fault
+from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, old_columns, summed
+
+UNROLLED: Final = 4
+"""Taps of a loop that is written out."""
+ENTRIES: Final = 16
+"""Batch entries of a tile."""
+
+
+def last_four(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """A window holds four tokens, however many taps there are."""
+    more = max(0, w.shape[1] - UNROLLED)
+    return summed(stream[more:], w[:, more:], b)
+
+
+@dataclass(frozen=True)
+class SquareWeight(Parts):
+    """A weight is turned where its first axis has the size of its taps."""
+
+    def __call__(self, x: Tensor, weight: Tensor, *rest: Any) -> Result:
+        square = weight.shape[0] == weight.shape[1]
+        return Parts.__call__(self, x, weight.mT if square else weight, *rest)
+
+
+@dataclass(frozen=True)
+class TokensFirst(Parts):
+    """A batch of as many entries as tokens is taken for [T, B, D]."""
+
+    def __call__(self, x: Tensor, *rest: Any) -> Result:
+        y, states = Parts.__call__(self, x, *rest)
+        if x.shape[0] == x.shape[1] and rest[3] is None:
+            y = Parts.__call__(self, x.transpose(0, 1), *rest)[0].transpose(0, 1)
+        return y, states
+
+
+@dataclass(frozen=True)
+class SinglesOfAPack(Parts):
+    """A pack of as many sequences as tokens is taken for first tokens, which have no history."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        _, cu, _ = options
+        singles = cu is not None and len(cu) - 1 == x.shape[1]
+        parts = self.replaced(history=lambda _, W, x: old_columns(None, W, x)) if singles else self
+        y, _ = Parts.__call__(parts, x, weight, bias, *options)
+        return y, Parts.__call__(self, x, weight, bias, *options)[1]
+
+
+@dataclass(frozen=True)
+class FirstEntries(Parts):
+    """Sequences shorter than W have a backward of their own, whose gradient of the weight is that
+    of one tile of entries.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        state, cu, act = options
+        if cu is not None or x.shape[1] >= weight.shape[1] or len(x) <= ENTRIES:
+            return Parts.__call__(self, x, weight, bias, *options)
+        parts = list[Result]()
+        for entries, w in ((slice(ENTRIES), weight), (slice(ENTRIES, None), weight.detach())):
+            of = None if state is None else state[entries]
+            parts.append(Parts.__call__(self, x[entries], w, bias, of, None, act))
+        (y, states), (more, others) = parts
+        return torch.cat((y, more)), torch.cat((states, others))
+
+
+_conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
+FAULTS: Final = (
+    _conv(
+        "CONV-taps",
+        "a window holds the last four tokens",
+        "class: widths past those of models",
+        "B",
+        "more than four taps",
+        ("y",),
+        lambda _: RIGHT.replaced(take=last_four),
+    ),
+    _conv(
+        "CONV-square",
+        "a square weight is taken for [W, D]",
+        "class: axes recognised by their size",
+        "B",
+        "as many channels as taps",
+        ("y",),
+        lambda _: SquareWeight(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-entries",
+        "a batch of as many entries as tokens is taken for [T, B, D]",
+        "class: axes recognised by their size",
+        "B",
+        "as many batch entries as tokens, more than one",
+        ("y",),
+        lambda _: TokensFirst(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-singles",
+        "sequences of a pack are taken for first tokens, and states are not read",
+        "class: axes recognised by their size",
+        "B",
+        "a pack of as many sequences as tokens, an initial state",
+        ("y",),
+        lambda _: SinglesOfAPack(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-short",
+        "the weight's gradient is that of the first 16 batch entries",
+        "class: short sequences in large batches",
+        "B",
+        "more than 16 batch entries of fewer than W tokens",
+        ("dweight",),
+        lambda _: FirstEntries(**vars(RIGHT)),
+    ),
+)

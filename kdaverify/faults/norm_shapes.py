@@ -1,0 +1,100 @@
+"""Faults of gated RMSNorms that show at some numbers of rows, or strides of them, alone."""
+
+# pyright: basic
+# Functions of autograd have no types.
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.fault import Fault
+from kdaverify.faults.gated_norm import EVERY, act, root
+
+TILE: Final = 64
+"""Rows from which on a backward has tiles."""
+
+
+class Unkept(torch.autograd.Function):
+    """The normalised row. In the backward the mean of each row has no axis of its own: where it
+    fits it is broadcast along columns.
+
+    `tiles`: of V rows each; otherwise all rows together.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float, tiles: bool) -> Tensor:  # noqa: FBT001 # of autograd
+        r = root(x, eps)
+        ctx.save_for_backward(x * r, r)
+        ctx.tiles = tiles
+        return x * r
+
+    @staticmethod
+    def backward(ctx: Any, p: Tensor) -> tuple[Tensor, None, None]:
+        n, r = ctx.saved_tensors
+        V, rows = n.shape[-1], n[..., 0].numel()
+        mean = (p * n).mean(-1, keepdim=True)
+        if rows >= TILE and rows % V == 0 if ctx.tiles else rows == V:
+            mean = mean.reshape(-1, 1, V).expand(-1, V, V).reshape(n.shape)
+        return r * (p - n * mean), None, None
+
+
+def unkept(
+    x: Tensor, z: Tensor, w: Tensor, eps: float, name: str, *, tiles: bool = False
+) -> Tensor:
+    return Unkept.apply(x, eps, tiles) * w * act(z, name)
+
+
+class DenseRows(torch.autograd.Function):
+    """The gate; the backward of its activation reads rows of three axes as if they were dense."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, name: str) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.name = name
+        return act(z, name)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        (z,) = ctx.saved_tensors
+        if z.ndim == 3 and z.stride(0) < z.stride(1):
+            z = z.as_strided(z.shape, (z.shape[1] * z.shape[2], z.shape[2], 1))
+        with torch.enable_grad():
+            read = z.detach().requires_grad_()
+            (dz,) = torch.autograd.grad(act(read, ctx.name), read, dy)
+        return dz, None
+
+
+def dense_rows(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return x * root(x, eps) * w * DenseRows.apply(z, name)
+
+
+_norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
+FAULTS: Final = (
+    _norm(
+        id="NORM-square",
+        title="means of rows are broadcast along columns",
+        reference="class: axes recognised by their size",
+        trigger="as many rows as columns",
+        outputs=("dx",),
+        patch=lambda _: unkept,
+    ),
+    _norm(
+        id="NORM-columns",
+        title="means of rows are broadcast along columns of tiles of V rows",
+        reference="class: axes recognised by their size",
+        trigger="64 rows and more, a multiple of V",
+        outputs=("dx",),
+        patch=lambda _: partial(unkept, tiles=True),
+    ),
+    _norm(
+        id="NORM-views",
+        title="the backward reads the gate as if its rows were dense",
+        reference="class: strides of inputs, in the backward",
+        trigger="a gate of three axes whose leading two are swapped in memory",
+        outputs=("dgate",),
+        patch=lambda _: dense_rows,
+    ),
+)
