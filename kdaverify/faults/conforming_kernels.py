@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Output
 from kdaverify.adapters.eager import Eager, arithmetic_of, run_eager
 from kdaverify.budgets.formats import format_of
-from kdaverify.faults import gated_norm, layer, short_conv
+from kdaverify.faults import gated_norm, layer, layer_cache, short_conv
 from kdaverify.faults.adapter import EMBEDDED as EMBEDDED_KERNELS
 from kdaverify.faults.attention.adapter import in_base_two
 from kdaverify.faults.conforming import conforming
@@ -47,7 +47,9 @@ NORM: Final = tuple(
     f"{_OWN}{name}"
     for name in ("norm_in_order", "norm_by_division", "norm_stored", "norm_tanh", "norm_partials")
 )
-LAYER: Final = (f"{_OWN}layer_token_by_token", f"{_OWN}layer_by_products")
+LAYER: Final = tuple(
+    f"{_OWN}{name}" for name in ("layer_token_by_token", "layer_by_products", "layer_with_a_cache")
+)
 ATTENTION: Final = ("eager-attention", f"{_OWN}attention_in_base_two")
 MLA_DECODE: Final = ("eager-mla-decode", f"{_OWN}mla_decode_in_base_two")
 SPARSE: Final = ("eager-sparse-attention",)
@@ -108,5 +110,6 @@ norm_stored = gated_norm.three_roundings
 norm_tanh = gated_norm.adapted(gated_norm.by_tanh, "by tanh", contract="gated-rms-norm+tanh")
 norm_partials = gated_norm.in_partial_sums
 layer_token_by_token = layer.adapted(layer.token_by_token, "layer token by token")
+layer_with_a_cache = layer_cache.adapted(layer_cache.RIGHT, "layer with a cache")
 layer_by_products = layer.adapted(layer.by_products, "layer by products")
 attention_in_base_two, mla_decode_in_base_two = map(in_base_two, ("attention", "mla_decode"))

@@ -13,7 +13,7 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
-from kdaverify.faults import gated_norm, layer, short_conv
+from kdaverify.faults import gated_norm, layer, layer_cache, short_conv
 from kdaverify.faults.adapter import EMBEDDED, Faulty, unpatched
 from kdaverify.faults.attention.adapter import planted as planted_attention
 from kdaverify.faults.attention.list_kernel import planted as planted_lists
@@ -104,6 +104,15 @@ def _function(
     )
 
 
+def _planted_layer(found: Any, fault: Fault) -> Adapter:
+    """A layer with a fault, or the one that a fault is a patch of: with a cache, or without."""
+    patched = fault.patch(Setting(1.0, torch.Generator())) if found is None else found
+    if isinstance(patched, layer_cache.CachedLayer):
+        own = layer_cache.RIGHT if found is None else patched
+        return layer_cache.adapted(own, f"fault:{fault.id}", fault.dtypes)
+    return layer.planted(found, fault)
+
+
 HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
     {
         "kda": _delta("channel", CONFORMING),
@@ -111,7 +120,7 @@ HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
         "delta": _delta("none", DELTA),
         "short_conv": _function("short_conv", short_conv.planted, CONV),
         "gated_rms_norm": _function("gated_rms_norm", gated_norm.planted, NORM),
-        "layer": _function("layer", layer.planted, LAYER),
+        "layer": _function("layer", _planted_layer, LAYER),
         "attention": _function("attention", planted_attention, ATTENTION),
         "mla_decode": _function("mla_decode", planted_attention, MLA_DECODE),
         "sparse_attention": _function("sparse_attention", planted_lists, SPARSE),

@@ -124,10 +124,24 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     ),
     "CONV-block": _forward(T=1030, D=2),
     "CONV-rows": _forward(B=1, T=65539, D=1, state="absent"),
+    "CONV-taps": _forward(W=6),
+    "CONV-square": _forward(D=4),
+    "CONV-entries": _forward(B=7, T=7),
+    "CONV-singles": _forward(B=1, lengths=(2, 0, 3, 1, 0, 0), T=6),
+    "CONV-short": _gradients(B=21, T=2),
     "NORM-rows": _forward(B=1, T=65539, H=1, V=2),
     "NORM-groups": _forward(B=1, T=4, H=1, V=256),
     "NORM-weight": _forward(B=1, T=4, H=1, V=8, value="centred-weight"),
+    "NORM-square": _gradients(B=1, T=6, H=2, V=12),
+    "NORM-columns": _gradients(B=1, T=72, H=1, V=12, rank=2),
+    "NORM-views": (
+        "calls",
+        {"B": 1, "H": 3, "rank": 3},
+        {"rule": "view-swapped-backward"},
+    ),
     "LAYER-fp64": ("laws", {}, {"law": "float64"}),
+    "LAYER-idle": ("laws", {}, {"law": "idle-rows"}),
+    "LAYER-pack": ("laws", {"B": 3}, {"law": "pack"}),
 }
 """By id: property, fields of the problem beside those of BASES, detail."""
 

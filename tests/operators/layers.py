@@ -70,6 +70,8 @@ class DeltaLayer:
         before = self._taken(cache, len(hidden), hidden)
         mask = self._mask(hidden, attention_mask, cache)
         out, after = self._run(hidden, mask, before, prefill=cache is None and use_cache)
+        if self.fault == "idle rows lose their window":
+            after.conv = after.conv * mask.any(1)[:, None, None]
         if self.fault == "padding has gradients" and attention_mask is not None:
             out = out + (hidden - hidden.detach()).sum()
         if self.fault == "masked form is another" and attention_mask is not None:
@@ -84,13 +86,17 @@ class DeltaLayer:
         return (out.double(), {}) if use_cache else out.double()
 
     def _pack(self, hidden: Tensor, offsets: list[int]) -> Tensor:
-        parts = list[Tensor]()
+        parts, before = list[Tensor](), Cache.empty(1, hidden)
         for first, end in pairwise(offsets):
             rows = hidden[:, first:end]
             if self.fault == "backward drops the first token of a pack":
                 rows = torch.cat((rows[:, :1].detach(), rows[:, 1:]), 1)
             mask = torch.ones(1, end - first, dtype=torch.bool)
-            parts.append(self._run(rows, mask, Cache.empty(1, hidden), prefill=False)[0])
+            out, after = self._run(rows, mask, before, prefill=False)
+            parts.append(out)
+            before = Cache.empty(1, hidden)
+            if self.fault == "short sequences leave their window" and end - first < W - 1:
+                before.conv = after.conv
         return torch.cat(parts, 1)
 
     def _mask(self, hidden: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
@@ -202,7 +208,9 @@ FAULTS: Final[Mapping[str, str]] = {
     "padding decays": "right-padding-decode",
     "masked form is another": "mask-of-ones",
     "padding has gradients": "left-padding-gradient",
+    "idle rows lose their window": "idle-rows",
     "offsets ignored": "pack",
+    "short sequences leave their window": "pack",
     "backward drops the first token of a pack": "pack-gradient",
     "rows share a mean": "batch",
     "reads ahead": "later-tokens",

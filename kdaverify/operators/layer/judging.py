@@ -56,14 +56,18 @@ Check = Callable[[Adapter, LayerProblem], list[Outcome]]
 Cases = Callable[[LayerProblem], Iterator[LayerCase]]
 
 
-def compared(cases: Cases, output: str = "out") -> Check:
+def compared(cases: Cases, output: str = "out", needs: tuple[str, ...] = ()) -> Check:
     """The check that every token of every case has what the plain call has.
 
     Args:
         output: out, or dhidden.
+        needs: what a layer without it is not tested on, as of `Law`.
     """
 
     def check(adapter: Adapter, problem: LayerProblem) -> list[Outcome]:
+        lacking = [need for need in needs if not adapter.takes.has(need)]
+        if lacking:
+            return skipped(f"the layer does not take {lacking[0]}")
         found = skipped("the problem is too short")
         for case in cases(problem):
             found = [_judged(adapter, problem, case, output)]

@@ -22,6 +22,11 @@ CUTS: Final = (1, 2, 3, 4, 63, 64, 65)
 """Within the window of a convolution, and round the chunk of a recurrence."""
 PADDING: Final = 5
 """Columns of padding that every row has."""
+IDLE: Final = 3
+"""Columns of a call in which a row has no token: as many as a convolution keeps."""
+SHORT: Final = (2, 1, 1000, 3, 1000)
+"""Lengths of a pack: sequences shorter than the window of a convolution have others behind them.
+The last of a pack leaks into none, and a port that kept its window was accepted."""
 MOST: Final = 33
 """Tokens that float64 is tested on: it is one cast, at every length."""
 CACHE: Final = ("cache",)
@@ -49,7 +54,7 @@ def _law(
             stated(cases),
             "reference, whole layers",
             exists_for,
-            compared(cases, "dhidden" if backward else "out"),
+            compared(cases, "dhidden" if backward else "out", needs),
             untestable=untestable,
             backward=backward,
             needs=needs,
@@ -239,13 +244,41 @@ def _right_continued(problem: LayerProblem) -> Cases:
     yield _padded(problem, mask, said, *range(width, width + rest))
 
 
+@_law(
+    "idle-rows",
+    "window, state or position cleared where a row has no token in a call",
+    (*MASK, *CACHE),
+    _rows,
+)
+def _idle(problem: LayerProblem) -> Cases:
+    """A row that is all padding in a call with a cache continues behind it as if not called."""
+    first = problem.T // 2
+    for width, busy in ((IDLE, 0), (1, 1)):
+        if problem.T - first <= width:
+            continue
+        calls = torch.ones(problem.B, problem.T + width, dtype=torch.int64)
+        tokens = torch.arange(problem.B) % 2 == busy
+        calls[~tokens, first : first + width] = 0
+        # Rows that had tokens there have as many fewer behind.
+        calls[tokens, problem.T :] = 0
+        said = f"where other rows alone have tokens in a call of {width}"
+        yield _padded(problem, calls, said, first, first + width)
+
+
 @_law("pack", "offsets ignored by convolution, recurrence or both (C4, C23, V1)", OFFSETS, _rows)
 def _packed(problem: LayerProblem) -> Cases:
     """Sequences of a pack give what each gives alone."""
-    layout = TokenLayout.packed(problem.lengths, problem.T)
-    plain = LayerCall(layout.there(problem.inputs().hidden))
-    offsets = torch.tensor((0, *problem.lengths)).cumsum(0)
-    yield LayerCase(replace(plain, cu_seqlens=offsets), layout, "in a pack", plain)
+    short = tuple(min(SHORT[b % len(SHORT)], problem.T) for b in range(problem.B))
+    packs = {
+        "in a pack": problem.lengths,
+        "in a pack, short ones before others": short,
+        "in a pack of single tokens": (1,) * problem.B,
+    }
+    for said, lengths in packs.items():
+        layout = TokenLayout.packed(lengths, problem.T)
+        plain = LayerCall(layout.there(problem.inputs().hidden))
+        offsets = torch.tensor((0, *lengths)).cumsum(0)
+        yield LayerCase(replace(plain, cu_seqlens=offsets), layout, said, plain)
 
 
 @_law("pack-gradient", "backward kernels that cross offsets (D18)", OFFSETS, _rows, backward=True)
