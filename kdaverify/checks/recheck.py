@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median_low
 from typing import Any, Final
 
@@ -37,6 +38,12 @@ LARGEST: Final = 0.5
 on one core, by a compiled kernel."""
 THERE_AND_BACK: Final = 1 / 8
 """What is left of that for gradients."""
+LARGER: Final = {4: 50, 8: 25}
+"""Seeds of a larger case, by how often it may have that cost: as much time for each. A borderline
+failure at a cost of 1.14 times the largest was left undecided, and rejected for that alone.
+
+So few seeds decide both ways or not at all: it passes if the upper limit of the median is at most
+1."""
 
 
 def fresh(problem: Canonical) -> Iterator[Any]:
@@ -45,6 +52,13 @@ def fresh(problem: Canonical) -> Iterator[Any]:
     for number in range(SEEDS):
         digest = hashlib.sha256(f"{text} again {number}".encode()).digest()
         yield problem.replace(seed=int.from_bytes(digest[:4]))
+
+
+def seeds_of(cost: float, largest: float) -> int:
+    """How many seeds a case of this cost is run again at; 0 where it is too expensive for any."""
+    if cost <= largest:
+        return SEEDS
+    return next((seeds for times, seeds in LARGER.items() if cost <= times * largest), 0)
 
 
 def undecided(reason: str) -> Recheck:
@@ -62,19 +76,22 @@ def recheck(
 
     Math: confirmed if the lower limit of the median ratio is above 1, by the bootstrap
     (`median_limit`) at 1 - 0.01 / 4 at each of 4 looks, so at 99 % together; or at once if a fresh
-    seed is wrong beyond figures. Passed on re-test if it is not after all 200 seeds.
+    seed is wrong beyond figures. Passed on re-test if it is not after all 200 seeds. An expensive
+    problem has fewer, and then passes if the upper limit of the median is at most 1.
 
     Args:
         judge: judges a problem as the borderline failure was.
         outputs: the borderline failures of it.
-        largest: `cost` above which nothing is tested, and nothing decided.
+        largest: `cost` above which fewer seeds are tested, and at LARGER times that none.
     Returns:
         By output.
     """
-    if operator_of(problem).cost(problem) > largest:
-        return {name: undecided("too large to be run again at 200 seeds") for name in outputs}
-    open_, decided = {name: _Sample() for name in outputs}, dict[str, Recheck]()
-    for number, again in enumerate(fresh(problem), start=1):
+    seeds = seeds_of(operator_of(problem).cost(problem), largest)
+    if not seeds:
+        few = min(LARGER.values())
+        return {name: undecided(f"too large to be run again at {few} seeds") for name in outputs}
+    open_, decided = {name: _Sample(seeds) for name in outputs}, dict[str, Recheck]()
+    for number, again in enumerate(islice(fresh(problem), seeds), start=1):
         by_output = {outcome.output: outcome for outcome in judge(again)}
         for name, sample in open_.items():
             found = sample.take(by_output.get(name) or by_output.get("call"), again.seed)
@@ -89,8 +106,9 @@ def recheck(
 
 @dataclass
 class _Sample:
-    """The comparisons of one output at fresh seeds."""
+    """The comparisons of one output at so many fresh seeds."""
 
+    seeds: int
     seen: list[Comparison] = field(default_factory=list[Comparison])
 
     def take(self, outcome: Outcome | None, seed: int) -> Recheck | None:
@@ -115,9 +133,16 @@ class _Sample:
         return found if found.limit is not None and found.limit > 1 else None
 
     def end(self) -> Recheck:
-        if len(self.seen) < SEEDS:
+        if len(self.seen) < self.seeds:
             return self._reported(
-                RetestFinding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged"
+                RetestFinding.UNDECIDED,
+                f"only {len(self.seen)} of {self.seeds} seeds could be judged",
+            )
+        above = -median_limit([-figures.ratio for figures in self.seen], CONFIDENCE)
+        if self.seeds < SEEDS and above > 1:
+            return self._reported(
+                RetestFinding.UNDECIDED,
+                f"{self.seeds} seeds are all that its size allows, and leave the median open",
             )
         return self._reported(RetestFinding.PASSED_ON_RETEST)
 

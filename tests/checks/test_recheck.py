@@ -14,7 +14,7 @@ from kdaverify.checks.compare import Comparison, grade_of
 from kdaverify.checks.median_limit import median_limit
 from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, recheck
+from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, recheck, seeds_of
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
@@ -111,9 +111,20 @@ def test_too_few_seeds_or_too_large_a_case_decide_nothing() -> None:
     assert few.finding is RetestFinding.UNDECIDED and 0 < few.seeds < SEEDS
     large = PROBLEM.replace(T=4096, H=8, HV=8, K=128, V=128)
     assert cost(PROBLEM) < LARGEST < cost(large)
-    assert (
-        recheck(at_ratio(0.5), large, ["o"])["o"].reason == "too large to be run again at 200 seeds"
-    )
+    found = recheck(at_ratio(0.5), large, ["o"])["o"]
+    assert found.reason == "too large to be run again at 25 seeds"
+
+
+@pytest.mark.parametrize(("times", "seeds"), [(0.9, 200), (1.1, 50), (4.1, 25)])
+def test_a_larger_case_is_decided_by_fewer_seeds_or_left_open(times: float, seeds: int) -> None:
+    largest, passed = cost(PROBLEM) / times, RetestFinding.PASSED_ON_RETEST
+    assert seeds_of(cost(PROBLEM), largest) == seeds
+    right = recheck(at_ratio(0.9), PROBLEM, ["o"], largest=largest)["o"]
+    assert (right.finding, right.seeds) == (passed, seeds)
+    wrong = recheck(at_ratio(1.1), PROBLEM, ["o"], largest=largest)["o"]
+    assert wrong.finding is RetestFinding.CONFIRMED
+    near = recheck(at_ratio(0.99, spread=0.2), PROBLEM, ["o"], largest=largest)["o"]
+    assert near.finding is (passed if seeds == SEEDS else RetestFinding.UNDECIDED)
 
 
 def test_fresh_seeds_belong_to_the_problem() -> None:
