@@ -38,6 +38,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from kdaverify.budgets.resumed import Half, resumed_backward
+from kdaverify.budgets.score_blocks import AT_FIRST
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages
@@ -107,7 +108,7 @@ def emulate_gradients(
         ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     members = backward_members(contract, io)
-    decide = deciding(members)
+    decide = [*deciding(members), *_at_first(contract, io)]
     if inputs.HV > inputs.H:
         members += grouped_members(contract, io, inputs.HV // inputs.H)
     with gathered_once():
@@ -120,6 +121,7 @@ def emulate_gradients(
             **{f"autograd, {kept.name}": kept for kept in scores_kept(members[0])},
             "autograd, residual form": _residual(contract, io),
             **_substituting(contract, io),
+            **_at_first(contract, io),
         }.items():
             found = _wide(differentiate(member.run, stateful, cotangents))
             runs[name] = received_gradients(
@@ -172,6 +174,18 @@ def _residual(contract: Contract, io: Format) -> Emulator:
     """
     plain = ensemble(contract, io)[0]
     return replace(plain, stages=scalar_decay.RESIDUAL if contract.decay == "scalar" else RESIDUAL)
+
+
+def _at_first(contract: Contract, io: Format) -> dict[str, Emulator]:
+    """The kernel whose anchors are first rows as they are, where the row is free. Its factor of up
+    to exp 75 meets the incoming gradient: at 2^20 times an ordinary one dq is infinite in fp32, and
+    right kernels of this design were rejected for it. It shows which gradients the contract holds.
+    """
+    if not contract.anchored or contract.anchor != "free":
+        return {}
+    plain = ensemble(contract, io)[0]
+    stages = replace(plain.stages, scores=AT_FIRST)
+    return {"autograd, anchored at first rows": replace(plain, stages=stages)}
 
 
 def _substituting(contract: Contract, io: Format) -> dict[str, Emulator]:

@@ -72,7 +72,7 @@ def _anchored_at(anchor: Anchor) -> Stage:
         for first in range(0, q.shape[-2], c.arithmetic.sub_block):
             rows = slice(first, min(first + c.arithmetic.sub_block, q.shape[-2]))
             exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
-            if float(exponent.abs().max()) > LARGEST_EXPONENT:
+            if float(exponent.detach().abs().max()) > LARGEST_EXPONENT:
                 continue
             later, earlier = (
                 c.arithmetic.exp(exponent),
@@ -96,6 +96,10 @@ def _shifted_first(G: Tensor) -> Tensor:
     return G[..., :1, :] - SHIFT
 
 
+def _first(G: Tensor) -> Tensor:
+    return G[..., :1, :]
+
+
 def _factors_at(anchor: Anchor) -> Within:
     """The factors of D of math.md 3.2 for a block of rows against itself,
     where neither overflows.
@@ -103,7 +107,7 @@ def _factors_at(anchor: Anchor) -> Within:
 
     def factors(c: Chunk, rows: slice) -> tuple[Tensor, Tensor] | None:
         exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
-        if c.resets is not None or float(exponent.abs().max()) > LARGEST_EXPONENT:
+        if c.resets is not None or float(exponent.detach().abs().max()) > LARGEST_EXPONENT:
             return None
         return c.arithmetic.exp(exponent), c.arithmetic.exp(-exponent)
 
@@ -117,6 +121,8 @@ ANCHORED = {
     "middle": Blocks(_anchored_at(_middle), _factors_at(_middle), "matrix units"),
 }
 VECTOR = Blocks(vector_diagonal_scores)
+AT_FIRST = _anchored_at(_first)
+"""The scores relative to the first row as it is: a factor of up to exp 75, where gates are -5."""
 
 
 def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
