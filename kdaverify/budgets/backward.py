@@ -27,6 +27,7 @@ from kdaverify.budgets.emulate import (
 )
 from kdaverify.budgets.ensemble import (
     ContractOverflow,
+    by_series,
     deciding,
     ensemble,
     scores_kept,
@@ -122,6 +123,7 @@ def emulate_gradients(
             "autograd, residual form": _residual(contract, io),
             **_substituting(contract, io),
             **_at_first(contract, io),
+            **{f"autograd, {x.name}": x for x in by_series(members[:1], contract)},
         }.items():
             found = _wide(differentiate(member.run, stateful, cotangents))
             runs[name] = received_gradients(

@@ -148,8 +148,26 @@ class ChunkErrors:
             + torch.stack(ways).amax(0)
             + r.counts("solve") * self.lost
         )
+        if r.contract.inverse == "series":
+            missed = missed + self._of_series(A, W)
         self.d_R = (missed + r.stored("solve", "R", W + missed)).tril(-1)
         self.R, self.R_most = W, W + self.d_R
+
+    def _of_series(self, A: Tensor, W: Tensor) -> Tensor:
+        """What diagonal blocks D of s rows, inverted as a series, add to R.
+
+        The series has log2 s factors. With |A| in place of A it sums to M = (I - |D|)^-1, and each
+        of its terms is rounded fewer than s times in sums of s terms: E = s cost M is what R_D is
+        off by. Then (I + D') = R_D'^-1 differs from I + D by F = (I - (I + |D|) E)^-1 (I + |D|) E
+        (I + |D|), and R by W F W, (I - W F)^-1 times; E, F are strictly lower triangular.
+        """
+        r, one = self.r, torch.eye(self.C, dtype=A.dtype, device=A.device)
+        rows = torch.arange(self.C, device=A.device) // r.contract.sub_block
+        D = A.masked_fill(rows[:, None] != rows, 0.0)
+        E = r.contract.sub_block * r.sums("solve", self.C) * _solved(D, one).tril(-1)
+        left = (one + D) @ E
+        F = _solved(left, left @ (one + D)).tril(-1)
+        return _solved(W @ F, W @ F @ W)
 
     def wy(self) -> None:
         """Math: 3.4 but w and u, which not every form has."""
@@ -361,6 +379,11 @@ class ChunkErrors:
             * (block[:, None] == block)[..., None]
         )
         return 2 * r.counts("scores") * r.lost * lost
+
+
+def _solved(X: Tensor, b: Tensor) -> Tensor:
+    """(I - X)^-1 b, X strictly lower triangular."""
+    return torch.linalg.solve_triangular(-X, b, upper=False, unitriangular=True)
 
 
 def _largest(x: Tensor) -> Tensor:

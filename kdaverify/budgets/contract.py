@@ -22,6 +22,7 @@ from kdaverify.budgets.contract_checks import (
     Exponential,
     Flush,
     Form,
+    Inverting,
     Order,
     Rounding,
     Scale,
@@ -58,6 +59,7 @@ _WORDS: Final = {
     "scale": "free",
     "decay": "channel",
     "transition": "applied",
+    "inverse": "substituted",
     "gate": "log",
     "beta": "value",
     "qk": GIVEN,
@@ -146,6 +148,9 @@ class Contract:
         transition: formed where each chunk's map of the state, S -> M S + C with M [K, K], is made
             before the state is there, as where ranks or chunks run at once: K terms are summed
             where the decay of an element is one product. applied elsewhere.
+        inverse: series where blocks of `sub_block` rows are inverted as (I - A)(I + A^2)(I + A^4)
+            and so on: powers of A grow before they cancel, which betas near 2 and coherent keys
+            show. substituted where they are solved by rows or by smaller blocks.
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What
             it computes from that rounds too, and its gradients are with respect to that. An
             adapter's conventions set both; a declared contract need not. Of gates log, log2, decay
@@ -179,6 +184,7 @@ class Contract:
     scale: Scale = "free"
     decay: Decay = "channel"
     transition: Transition = "applied"
+    inverse: Inverting = "substituted"
     gate: str = "log"
     beta: Beta = "value"
     qk: str = GIVEN

@@ -20,6 +20,7 @@ Exponential = Literal["free", "natural", "base-2", "approximate"]
 Scale = Literal["free", "in-q", "rounded"]
 Decay = Literal["channel", "scalar"]
 Transition = Literal["applied", "formed"]
+Inverting = Literal["substituted", "series"]
 Beta = Literal["value", "logit"]
 
 CHOICES: Final = {
@@ -33,6 +34,7 @@ CHOICES: Final = {
     "scale": get_args(Scale),
     "decay": get_args(Decay),
     "transition": get_args(Transition),
+    "inverse": get_args(Inverting),
     "beta": get_args(Beta),
 }
 """The fields that are one of a few words, and the words."""
@@ -119,6 +121,11 @@ def _check_recurrent(contract: Contract) -> None:
         raise ContractError(
             "contract: transition 'formed' is a way of chunks, which make a map of the state; token"
             " by token the state is there"
+        )
+    if contract.inverse == "series":
+        raise ContractError(
+            "contract: inverse 'series' is a way of chunks, which invert a triangular matrix; token"
+            " by token there is none"
         )
 
 

@@ -67,6 +67,7 @@ class ContractFile(BaseModel):
     scale: str = "free"
     decay: str = "channel"
     transition: str = "applied"
+    inverse: str = "substituted"
     gate: str = "log"
     beta: str = "value"
     qk: str = GIVEN

@@ -23,6 +23,7 @@ from kdaverify.budgets.solves import (
     by_blocks,
     by_columns,
     by_library,
+    by_neumann,
     by_rows,
     identity,
 )
@@ -202,6 +203,11 @@ def substituted_in_order(contract: Contract) -> Stage:
 def merge_blocks(c: Chunk, own: Inverse = by_library) -> None:
     """Math: 3.3 by blocks of the size of the scores', those on the diagonal by `own`."""
     c.R = c.store("R", by_blocks(c.Akk, c.dot, size=c.arithmetic.sub_block, own=own))
+
+
+def sum_series(c: Chunk) -> None:
+    """Math: 3.3 by blocks, those on the diagonal as products of I + powers of A."""
+    merge_blocks(c, lambda A: by_neumann(A, c.dot))
 
 
 def residual_wy(c: Chunk) -> None:

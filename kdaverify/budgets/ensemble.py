@@ -20,6 +20,7 @@ from kdaverify.budgets.emulate import (
     mapped_state,
     merge_blocks,
     substituted_in_order,
+    sum_series,
     with_dot,
 )
 from kdaverify.budgets.factored import (
@@ -128,6 +129,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = (*members, *_leaning(members[0]))
     if contract.transition == "formed":
         members = (*members, *_mapping(members[:2], contract))
+    members = (*members, *by_series(members[:2], contract))
     if contract.carry.unit > contract.accumulate.unit:
         # A cache in 16 bits holds the initial state too. Where gates are near 0 every element then
         # rounds back: a right kernel was rejected for a bias of 4 times its tolerance.
@@ -150,6 +152,15 @@ def _mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulat
     for member in members:
         stages = replace(member.stages, state=state)
         yield replace(member, name=f"{member.name}, maps of the state", stages=stages)
+
+
+def by_series(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
+    """The same kernels whose inverse is a series, where that is declared."""
+    if contract.inverse != "series":
+        return
+    for member in members:
+        stages = replace(member.stages, solve=sum_series)
+        yield replace(member, name=f"{member.name}, inverse by a series", stages=stages)
 
 
 def deciding(members: Sequence[Emulator]) -> list[str]:

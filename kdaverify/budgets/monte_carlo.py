@@ -28,7 +28,13 @@ from kdaverify.budgets.constants import (
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import drawn
 from kdaverify.budgets.differentiable import differentiable
-from kdaverify.budgets.emulate import SUBSTITUTED, merge_blocks, scaled_queries, with_dot
+from kdaverify.budgets.emulate import (
+    SUBSTITUTED,
+    merge_blocks,
+    scaled_queries,
+    sum_series,
+    with_dot,
+)
 from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
@@ -167,6 +173,9 @@ class MonteCarloArithmetic:
             # the working type. Those of gates are all that is left to a state to which nothing is
             # written.
             stages = replace(self._matrix_stages(rounding), cumsum=self._running_cumsum(rounding))
+            if contract.inverse == "series":
+                unit = contract.solve and self._matrix_unit(contract.solve, rounding)
+                stages = replace(stages, solve=with_dot(sum_series, unit) if unit else sum_series)
             return contract.work, self._narrow(rounding), self._of_gates(stages)
         stages = replace(
             self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding)
@@ -365,6 +374,8 @@ class MonteCarloArithmetic:
         def solve(c: Chunk) -> None:
             c.R = c.store("R", by_rows(c.Akk))
 
+        if self.contract.inverse == "series":
+            return sum_series
         return partial(merge_blocks, own=by_rows) if self.contract.order == "free" else solve
 
 

@@ -64,6 +64,7 @@ def test_names_distinguish_contracts() -> None:
             "order": "in-order",
             "exponential": "natural",
             "transition": "formed",
+            "inverse": "series",
         }.items()
     ]
     names = [contract.name for contract in (plain, *others)]
