@@ -19,7 +19,9 @@ LOWER_BOUND: Final = -5.0
 PARAMETERS: Final = ("A_log", "dt_bias")
 NEAREST: Final = 2.0**-24
 """How close to its ends a bounded activation is tested to come."""
-_NAME: Final = re.compile(r"(?P<form>softplus|bounded)\((?P<bound>[^,]+),(?P<parameters>[^)]*)\)")
+_NAME: Final = re.compile(
+    r"(?P<form>softplus|bounded)\((?P<bound>[^,]+),(?P<parameters>[^),]*)(?P<narrow>,inputs)?\)"
+)
 
 
 def A_log_of(heads: int, device: torch.device | None = None) -> Tensor:
@@ -50,6 +52,7 @@ class GateActivation:
         form: softplus or bounded.
         lower_bound: of the bounded form.
         parameters: those that the kernel gets; what it does not get is 0.
+        narrow: whether x has the format of q, and its gradient too; fp32 otherwise.
     Raises:
         ValueError: a lower bound that is no negative number.
     """
@@ -57,6 +60,7 @@ class GateActivation:
     form: Form
     lower_bound: float = LOWER_BOUND
     parameters: tuple[str, ...] = PARAMETERS
+    narrow: bool = False
 
     def __post_init__(self) -> None:
         if not -torch.inf < self.lower_bound < 0:
@@ -65,7 +69,8 @@ class GateActivation:
     @property
     def name(self) -> str:
         """The word for it in the name of a contract; `activation_of` reads it back."""
-        return f"{self.form}({self.lower_bound!r},{'+'.join(self.parameters)})"
+        narrow = ",inputs" if self.narrow else ""
+        return f"{self.form}({self.lower_bound!r},{'+'.join(self.parameters)}{narrow})"
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -74,7 +79,8 @@ class GateActivation:
         """
         if self.form == "bounded":
             return self.lower_bound * (1 - 2.0**-12), self.lower_bound * 2.0**-20
-        return -1e6, -(2.0**-30)
+        # x of fp16 ends at 65,504.
+        return (-4e4 if self.narrow else -1e6), -(2.0**-30)
 
     def A_log(self, g: Tensor) -> Tensor:
         """[HV, 1] float64, of gates [..., HV, K]."""
@@ -128,7 +134,8 @@ def activation_of(name: str) -> GateActivation | None:
             return None
         raise ValueError(f"gate: wanted one of {', '.join((*GATES, *FORMS))}, got {name!r}")
     parameters = tuple(filter(None, match["parameters"].split("+")))
-    return GateActivation(cast(Any, match["form"]), float(match["bound"]), parameters)
+    narrow = match["narrow"] is not None
+    return GateActivation(cast(Any, match["form"]), float(match["bound"]), parameters, narrow)
 
 
 def gate_codec(name: str) -> Codec:

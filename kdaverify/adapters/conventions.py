@@ -36,6 +36,7 @@ ALLOWED: Final = {
     "scale": ("argument", "fixed", "folded"),
     "padding": ("zero", "undefined"),
     "qk": ("given", "l2norm", "l2norm-stored"),
+    "gate_format": ("fp32", "inputs"),
     "gate_parameters": ("A_log+dt_bias", "A_log", "dt_bias", "none"),
 }
 CONVERTED: Final = ("q", "k", "g", "beta")
@@ -119,6 +120,7 @@ class Conventions:
             multiplied, and rounded to its dtype).
         padding: what rows of o past the last offset of a pack hold: zero, or undefined (not
             compared).
+        gate_format: of x, where the kernel activates it: fp32 (fp64 beside fp64), or that of q.
         gate_parameters: of an activation those that the kernel gets, by keyword: A_log [HV] and
             dt_bias [HV, K], or [HV] where the channels of a head share a gate. Those that it does
             not get are 0.
@@ -140,6 +142,7 @@ class Conventions:
     packing: str = "none"
     scale: str = "argument"
     padding: str = "zero"
+    gate_format: str = "fp32"
     gate_parameters: str = "none"
     lower_bound: float = LOWER_BOUND
     qk: str = GIVEN
@@ -161,6 +164,11 @@ class Conventions:
     def _check_gate(self) -> None:
         if self.gate in FORMS and self.gates == "none":
             raise ConventionError(f"gate: {self.gate!r} activates a gate, but gates='none'")
+        if self.gate_format != "fp32" and self.gate not in FORMS:
+            raise ConventionError(
+                "gate_format: is of a gate that the kernel activates, gate='softplus' or 'bounded';"
+                f" got gate={self.gate!r}"
+            )
         try:
             _ = self.activation
         except ValueError as error:
@@ -202,7 +210,7 @@ class Conventions:
         parameters = tuple(name for name in PARAMETERS if name in self._named_parameters)
         return next(
             (
-                GateActivation(form, self.lower_bound, parameters)
+                GateActivation(form, self.lower_bound, parameters, self.gate_format == "inputs")
                 for form in FORMS
                 if form == self.gate
             ),
@@ -268,7 +276,7 @@ class Conventions:
         """
         codec, axes = self._values(name), self._axes(name, inputs)
         if codec.converts:
-            tensor = _round(codec.there(_checked(name, tensor).double()), tensor.dtype)
+            tensor = self._converted(name, tensor, inputs)
         if axes.to is _same or (views and _VIEWS.get()):
             return axes.to(tensor)
         return axes.to(tensor).contiguous()
@@ -298,9 +306,9 @@ class Conventions:
         gates, betas and rows carry the rounding of their conversion, in float64.
         """
         rounded = {
-            name: self._rounded(name, getattr(inputs, name))
+            name: codec.back(self._converted(name, getattr(inputs, name), inputs).double())
             for name in CONVERTED
-            if self._values(name).converts
+            if (codec := self._values(name)).converts
         }
         return replace(inputs, **rounded) if rounded else inputs
 
@@ -332,11 +340,10 @@ class Conventions:
         """
         return self._order(name).then(self._shared(name)) if name in FLOATING else AS_THEY_ARE
 
-    def _rounded(self, name: str, tensor: Tensor) -> Tensor:
-        codec = self._values(name)
-        return codec.back(
-            _round(codec.there(_checked(name, tensor).double()), tensor.dtype).double()
-        )
+    def _converted(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
+        """The values of a tensor as the kernel wants them, in the type in which it wants them."""
+        dtype = inputs.q.dtype if name == "g" and self.gate_format == "inputs" else tensor.dtype
+        return _round(self._values(name).there(_checked(name, tensor).double()), dtype)
 
     def _values(self, name: str) -> Codec:
         if name == "g":

@@ -33,7 +33,8 @@ class Declaration(BaseModel):
         contract: name, .toml file or Contract, for all dtypes or per dtype; undeclared it is
             recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others.
         backward: likewise, of the backward where it computes otherwise than the forward.
-        layout, state, gate, gates, heads, beta, packing, scale, padding, gate_parameters,
+        layout, state, gate, gates, heads, beta, packing, scale, padding, gate_format,
+            gate_parameters,
             lower_bound, qk, norm_eps: as `Conventions` has them; scale is "argument" unless said
             otherwise.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16.
@@ -66,6 +67,7 @@ class Declaration(BaseModel):
     dtypes: tuple[str, ...] = ("fp32",)
     scale: str = "argument"
     padding: str = "zero"
+    gate_format: str = "fp32"
     gate_parameters: str = "none"
     lower_bound: float = LOWER_BOUND
     qk: str = GIVEN

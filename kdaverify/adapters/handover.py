@@ -13,7 +13,9 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Output
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.isolation.fault import CallFailure
 from kdaverify.adapters.placement import shares_memory
+from oracles.gate_activation import PARAMETERS
 from oracles.inputs import Inputs
 from oracles.tensors import FLOATING, SIGNATURE
 
@@ -55,8 +57,12 @@ class Handover:
     handed: Mapping[str, Any]
     padding_undefined: bool = False
     _kept: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
+    _parameters: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
 
     def __post_init__(self) -> None:
+        self._parameters.update(
+            {name: self.handed[name].clone() for name in PARAMETERS if name in self.handed}
+        )
         for name in FLOATING:
             own, given = self.handed[name], getattr(self.inputs, name)
             # What the kernel gets in place of nothing, such as a state of zeros, is nobody's to
@@ -82,7 +88,13 @@ class Handover:
 
         Element by element: NaN is no edit of NaN, and a round trip through the conversion would
         change what the kernel left alone.
+
+        Raises:
+            CallFailure: it edited a parameter of its gate, which no tensor of the caller is.
         """
+        for name, before in self._parameters.items():
+            if not torch.equal(self.handed[name], before):
+                raise CallFailure("ERROR", f"the kernel edited its input {name}; copy it first")
         for name, before in self._kept.items():
             own, given = self.handed[name].detach(), getattr(self.inputs, name)
             edited = (own != before) & ~(own.isnan() & before.isnan())

@@ -50,6 +50,7 @@ def kernel(
     widths: Sequence[int] | int = (),
     square: bool = False,
     head_ratios: Sequence[int] = (),
+    gate_format: str = "fp32",
     lower_bound: float = LOWER_BOUND,
     qk: str = GIVEN,
     norm_eps: float = EPSILON,
@@ -111,6 +112,7 @@ def kernel(
         widths: all values of K and V that it takes; () any. Of other operators W, V, d_v or D.
         head_ratios: all values of HV / H that it takes; () any.
         square: True if it takes K = V alone.
+        gate_format: of the x of a gate that the kernel activates: fp32, or inputs for that of q.
         lower_bound: of gate="bounded", g = lower_bound sigmoid(exp(A_log) (x + dt_bias)); passed
             where the signature names it.
         qk: given, or l2norm: the kernel normalises the rows of q and k itself, and gets rows of
@@ -168,6 +170,7 @@ def kernel(
         "widths": widths,
         "square": square,
         "head_ratios": head_ratios,
+        "gate_format": gate_format,
         "lower_bound": lower_bound,
         "qk": qk,
         "norm_eps": norm_eps,

@@ -267,7 +267,12 @@ class KernelAdapter(Adapter):
         return Gradients(
             **{
                 gradient: (
-                    None if dx is None else self.conventions.in_canonical_axes(name, dx, inputs)
+                    None
+                    if dx is None
+                    # Exact: of x in fewer bits than g alone.
+                    else self.conventions.in_canonical_axes(name, dx, inputs).to(
+                        getattr(inputs, name).dtype
+                    )
                 )
                 for gradient, (name, dx) in by_gradient.items()
             }

@@ -325,7 +325,9 @@ class Contract:
 
     def returned(self, gradient: str, io: Format) -> Format:
         """The format in which a gradient is returned."""
-        return io if gradient in RETURNED else self.wide
+        activation = activation_of(self.gate)
+        narrow = gradient == "dg" and activation is not None and activation.narrow
+        return io if narrow or gradient in RETURNED else self.wide
 
     def stored(self, name: str, tensor: Tensor, io: Format) -> Tensor:
         """`tensor` as it comes back from where the contract stores it."""

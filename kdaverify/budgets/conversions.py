@@ -151,7 +151,7 @@ def received_gradients(
     activation = activation_of(contract.gate)
     if activation is not None:
         x = as_handed(contract, "g", call.g)
-        slope = activated_gates.slope(activation, x, torch.exp, lambda y: returned("dg", y))
+        slope = activated_gates.slope(activation, x, torch.exp, lambda y: returned("slope", y))
         found = replace(found, dg=returned("dg", found.dg.double() * slope))
     elif contract.gate != "log":
         slope, undefined = _slope(contract, "g", computed.g)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -47,8 +47,8 @@ GROUPED = {"H": 2, "HV": 6}
 """Heads in groups: where each value head has a key head of its own, either way of grouping is the
 other."""
 STATE = "final_state"
-BESIDE: Final[Mapping[str, Mapping[str, float]]] = {
-    "gate": {"lower_bound": LOWER_BOUND},
+BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "gate": {"lower_bound": LOWER_BOUND, "gate_format": "fp32"},
     "qk": {"norm_eps": EPSILON},
 }
 """What belongs to one value of a choice alone."""
@@ -145,7 +145,7 @@ def _fitting(
 ) -> Outcome | None:
     """The one other convention under which nothing is wrong; None where there is none."""
     for choice, other in _others(adapter, choices):
-        if _complaint(other, other.domain.fit(problem)) is None:
+        if _fits(other, problem, choice):
             own, fitting = getattr(adapter.conventions, choice), getattr(other.conventions, choice)
             said = (
                 f"declared {choice}={own!r}, but behaves as {choice}={fitting!r}; correct the"
@@ -157,6 +157,14 @@ def _fitting(
                 f"conventions: {said} (under the declared one {complaint})",
             )
     return None
+
+
+def _fits(other: Adapter, problem: Problem, choice: str) -> bool:
+    """Whether nothing is wrong under the other choice; of rows that are normalised or not, on short
+    ones too: unit rows stay what they are.
+    """
+    tested = (problem, problem.replace(key="tiny")) if choice == "qk" else (problem,)
+    return all(_complaint(other, other.domain.fit(one)) is None for one in tested)
 
 
 def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:

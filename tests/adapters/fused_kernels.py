@@ -80,6 +80,13 @@ RIGHT: Final[Mapping[str, Make]] = {
     ),
     "double": _kernel("token", gate="softplus", dtype="fp64"),
     "bounded_double": _kernel("token", gate="bounded", dtype="fp64"),
+    "narrow": _kernel("token", gate="softplus", dtype="bf16", declared={"gate_format": "inputs"}),
+    "narrow_chunk": _kernel(
+        "chunk", gate="softplus", dtype="fp16", declared={"gate_format": "inputs"}
+    ),
+    "narrow_bounded": _kernel(
+        "chunk", gate="bounded", dtype="bf16", declared={"gate_format": "inputs"}
+    ),
     "rows": _kernel("token", qk="l2norm"),
     "rows_chunk": _kernel("chunk", qk="l2norm"),
     "rows_bf16": _kernel("token", qk="l2norm", dtype="bf16"),
@@ -123,6 +130,16 @@ def _in_bf16(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
     return activated(x.bfloat16(), A_log.bfloat16(), dt_bias.bfloat16(), gate).to(x.dtype)
 
 
+def _edits(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    g = activated(x, A_log, dt_bias, gate)
+    A_log.exp_()
+    return g
+
+
+def _narrowed(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    return activated(x.bfloat16().to(x.dtype), A_log, dt_bias, gate)
+
+
 def _raw(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
     del A_log, dt_bias, gate
     return -x.abs()
@@ -144,6 +161,8 @@ _WRONG: Final[Mapping[str, Activate]] = {
     "second_chunk_raw": _second_chunk,
     "in_bf16": _in_bf16,
     "no_slope": _without_slope,
+    "edits_a_parameter": _edits,
+    "x_in_bf16": _narrowed,
 }
 
 

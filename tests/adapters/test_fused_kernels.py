@@ -198,6 +198,18 @@ def test_a_kernel_that_takes_unit_rows_after_all_is_named() -> None:
     assert "declared qk='l2norm', but behaves as qk='given'" in found.message
 
 
+@pytest.mark.parametrize("name", ["no_epsilon", "keys_alone", "largest_element"])
+def test_a_wrong_normalisation_is_not_taken_for_none(name: str) -> None:
+    assert "behaves as qk" not in conventions(getattr(KERNELS, name)).message
+
+
+def test_a_kernel_that_normalises_undeclared_is_not_taken_for_right(
+    make_problem: MakeProblem,
+) -> None:
+    adapter = conforming(qk="l2norm", declared={"qk": "given"})
+    assert any(outcome.status.rejects for outcome in forward(adapter, make_problem(key="tiny")))
+
+
 def test_gradients_of_parameters_are_reported_as_not_tested() -> None:
     said = "gradients of A_log and dt_bias (sums over all tokens)"
     assert said in outside(conforming(gate="softplus"))

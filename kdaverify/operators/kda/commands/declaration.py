@@ -56,6 +56,7 @@ OPTIONS: Final = (
     _word("layout", "bthd", "of q, k, v, g, beta and o: bthd, bhtd or thd"),
     _word("state", "kv", "of states: kv or vk"),
     _word("gate", "log", "log, log2, decay, softplus or bounded"),
+    _word("gate_format", "fp32", "of an activated gate: fp32, or inputs for that of q"),
     _word("gate_parameters", "none", "of an activated gate, passed by name: A_log+dt_bias, ..."),
     _word("qk", "given", "given, l2norm or l2norm-stored"),
     _option("norm_eps", float, EPSILON, "of a normalisation"),
