@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import named
 from kdaverify.problem_operator import GENERAL, Operator
+from oracles.signature import Role
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -274,6 +276,31 @@ class CallOperator(Operator):
         self, call: Any, cotangents: Any, contract: Any, io: Format
     ) -> Reference:
         """The same for the gradients of a loss."""
+
+    def unused_rows(self, call: Any) -> Mapping[str, tuple[int, int]]:
+        """Of the tensors of a pack with one row a token, the axis of tokens and how many of its
+        rows belong to sequences.
+        """
+        of_tokens = (
+            tensor.name
+            for tensor in (*self.signature.inputs, *self.signature.outputs)
+            if tensor.role is Role.TOKEN
+        )
+        return dict.fromkeys(of_tokens, (1, sum(call.lengths)))
+
+    def unused_number(self, adapter: Adapter) -> float:
+        """What rows past the last offset hold for an implementation, and their cotangents: what
+        memory that was never written may.
+        """
+        del adapter
+        return math.nan
+
+    def has_one_loss(self, problem: Any) -> bool:
+        """Whether gradients of a problem of the panel are tested for the loss on all outputs
+        together alone, and not on each besides.
+        """
+        del problem
+        return False
 
     def undefined(self, call: Any) -> Mapping[str, Any]:
         """Masks of the elements without an exact value, by output or gradient; none by default."""

@@ -43,6 +43,7 @@ from kdaverify.faults.attention import (
     ports,
     quantised,
     sizes,
+    special_sizes,
     splits,
     wrapper,
 )
@@ -86,6 +87,7 @@ MODULES: Final = (
     attention_sinks,
     wrapper,
     sizes,
+    special_sizes,
     ports,
     lists,
     quantised,

@@ -338,11 +338,34 @@ class MergeCall(TensorCall):
 Call = AttentionCall | MlaDecodeCall
 
 
-def own_rows(call: Any, value: Tensor) -> Tensor:
-    """[B, s_q, ...] with rows of no request set to 0."""
+class _Hidden(torch.autograd.Function):
+    """A tensor with some elements set to 0; the incoming gradient is that of the whole tensor.
+
+    A mask makes incoming gradients dense, and 0 where it hides: no view of one, and no NaN in rows
+    of no request, reached the backward of a kernel.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, hidden: Tensor) -> Tensor:
+        del ctx
+        return value.masked_fill(hidden, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        del ctx
+        return grad_outputs[0], None
+
+
+def own_rows(call: Any, value: Tensor, axis: int = 1) -> Tensor:
+    """An output, or the gradient of q, with rows of no request set to 0.
+
+    Args:
+        axis: that of the rows, behind that of the batch.
+    """
     nobody = call.nobody.to(value.device)
-    # Without such rows the graph stays as it is: a mask makes incoming gradients dense, and no rule
-    # of calls about views of them reached the backward of a kernel.
     if not bool(nobody.any()):
         return value
-    return value.masked_fill(nobody.view(*nobody.shape, *[1] * (value.ndim - 2)), 0.0)
+    B, s_q = nobody.shape
+    shape = [B, *[1] * (value.ndim - 1)]
+    shape[axis] = s_q
+    return _Hidden.apply(value, nobody.view(shape))  # pyright: ignore[reportReturnType]

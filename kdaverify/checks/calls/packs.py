@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -28,37 +28,27 @@ FIRST: Final = 5
 
 def _unused(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
-    return same_or_right(
-        case.run(),
-        case.run(_poisoned(case.inputs)),
-        case.judged,
-        "with NaN in the tokens past the last offset",
-    )
+    said = f"with {_number(case)} in the tokens past the last offset"
+    return same_or_right(case.run(), case.run(_poisoned(case)), case.judged, said)
 
 
 def _unused_back(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
-    used, signature = sum(case.inputs.lengths), case.inputs.signature
+    signature = case.inputs.signature
     loss = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
-    poisoned = {
-        name: dy if signature.is_state(name) else _poisoned_past(used, dy)
-        for name, dy in loss.items()
-    }
-    given = case.adapter.operator.cotangents(dict.fromkeys(signature.cotangents) | poisoned)
-    plain, found = case.back(), case.back(given, _poisoned(case.inputs))
+    outputs = {name: signature.cotangents[name] for name in loss}
+    poisoned = {name: _past(case, outputs[name], dy) for name, dy in loss.items()}
+    plain, found = case.back(), case.back(case.loss_of(poisoned), _poisoned(case))
     # The gradients of the unused tokens themselves are what the suite `gradients` judges, with
     # finite numbers in them.
-    for name in {
-        gradient
-        for gradient, source in signature.gradients.items()
-        if signature[source].role is Role.TOKEN
-    } & found.keys():
-        found[name] = torch.cat((found[name][:, :used], plain[name][:, used:]), dim=1)
+    for gradient, source in signature.gradients.items():
+        if gradient in found and signature[source].role is Role.TOKEN:
+            found[gradient] = _joined(case, source, found[gradient], plain[gradient])
     return same_or_right(
         plain,
         found,
         case.judged_back,
-        "with NaN in the tokens past the last offset, and in the gradients of theirs",
+        f"with {_number(case)} in the tokens past the last offset, and in the gradients of theirs",
     )
 
 
@@ -71,13 +61,31 @@ def _has_unused(case: CallRuleCase) -> None:
         )
 
 
-def _poisoned(x: Any) -> Any:
-    used = sum(x.lengths)
-    return x.mapped(partial(_poisoned_past, used), Role.TOKEN)
+def _number(case: CallRuleCase) -> str:
+    number = case.adapter.operator.unused_number(case.adapter)
+    return "NaN" if math.isnan(number) else f"{number:g}"
 
 
-def _poisoned_past(used: int, tensor: Tensor) -> Tensor:
-    return torch.cat((tensor[:, :used], torch.full_like(tensor[:, used:], torch.nan)), dim=1)
+def _poisoned(case: CallRuleCase) -> Any:
+    """The call with other numbers in the tokens past the last offset."""
+    given = case.inputs.signature.tensors(case.inputs, Role.TOKEN)
+    # a dataclass each
+    return replace(case.inputs, **{name: _past(case, name, x) for name, x in given.items()})
+
+
+def _past(case: CallRuleCase, name: str, tensor: Tensor) -> Tensor:
+    """An input, or the cotangent of an output, with those numbers; that of a state as it is."""
+    if case.inputs.signature.is_state(name):
+        return tensor
+    number = case.adapter.operator.unused_number(case.adapter)
+    return _joined(case, name, tensor, torch.full_like(tensor, number))
+
+
+def _joined(case: CallRuleCase, name: str, used: Tensor, unused: Tensor) -> Tensor:
+    """The rows of sequences of one tensor, and the others of another."""
+    axis, count = case.adapter.operator.unused_rows(case.inputs)[name]
+    behind = unused.narrow(axis, count, unused.shape[axis] - count)
+    return torch.cat((used.narrow(axis, 0, count), behind), axis)
 
 
 def _falling(count: int) -> Tensor:
@@ -152,6 +160,7 @@ RULES = (
         _unused,
         size="tails",
         sequences=True,
+        offsets=True,
         costly=True,
         memory=True,
     ),
@@ -163,6 +172,7 @@ RULES = (
         _unused_back,
         size="tails",
         sequences=True,
+        offsets=True,
         backward=True,
         costly=True,
         memory=True,

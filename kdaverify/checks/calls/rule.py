@@ -32,8 +32,8 @@ class CallRule:
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
         decode: about the decode entry point: tested on operators with a state that one token
             continues from.
-        offsets: about the offsets of a pack alone: tested on whatever packs, by one list of them or
-            several.
+        offsets: about the offsets of a pack, or what lies past the last: tested on whatever packs,
+            by one list of them or several.
         scaled: about the scale: tested on operators whose problems have one.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite

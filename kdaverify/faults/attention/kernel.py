@@ -234,7 +234,7 @@ class AttentionKernel:
         return _Differentiable.apply(run, q, k, v, how.get("sink"))  # pyright: ignore[reportReturnType]
 
     def merge_state(self, o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
-        """Two states as one: o [T, H, d_v], lse [H, T], or as o's rows."""
+        """Two states as one: o [T, H, d_v], lse [H, T]."""
         given = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
         return merged(**given) if self.patch.merge is None else self.patch.merge(merged, given)
 
@@ -268,16 +268,12 @@ class AttentionKernel:
 
 
 def merged(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
-    """The merge of mla.md 1.4 in fp32."""
-    by_row = lse_a.shape == o_a.shape[:-1]
-    a, b = (
-        Partial(o.float(), (lse if by_row else lse.transpose(-1, -2)).float())
-        for o, lse in ((o_a, lse_a), (o_b, lse_b))
-    )
+    """The merge of mla.md 1.4 in fp32. LSE is [H, T]: where its axes were recognised by their
+    sizes, this kernel was wrong for T = H.
+    """
+    a, b = (Partial(o.float(), lse.mT.float()) for o, lse in ((o_a, lse_a), (o_b, lse_b)))
     found = at_once(AttentionPipeline(), [a, b])
-    return found.o.to(o_a.dtype), (
-        found.lse if by_row else found.lse.transpose(-1, -2)
-    ).contiguous()
+    return found.o.to(o_a.dtype), found.lse.mT.contiguous()
 
 
 Span = tuple[slice, slice, int]

@@ -17,6 +17,7 @@ from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
 from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike
+from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import MLA_DECODE as SIGNATURE
@@ -36,6 +37,7 @@ class MlaDecodeOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `MlaDecodeCall`."""
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
+    special_sizes = DECODE
     about = "decode of multi-head latent attention over a paged cache: o and lse, forward"
     positional = ("q", "cache", "block_table", "cache_seqlens")
     keywords = ("d_v", "softmax_scale", "causal", "sink")

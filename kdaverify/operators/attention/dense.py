@@ -12,9 +12,11 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.conventions import GRADIENT
 from kdaverify.operators.attention.laws import DENSE_LAWS
+from kdaverify.operators.attention.laws.dense import SPARE
 from kdaverify.operators.attention.panel import dense_problems, random_dense
 from kdaverify.operators.attention.problem import AttentionProblem
 from kdaverify.operators.attention.softmax import SoftmaxOperator
+from kdaverify.operators.attention.special_sizes import DENSE
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import ATTENTION as SIGNATURE
 from oracles.attention.calls import AttentionCall
@@ -35,6 +37,7 @@ class AttentionOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`."""
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
+    special_sizes = DENSE
     about = "softmax attention, also packed or with a sink: o and lse, forward and backward"
     positional = ("q", "k", "v")
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
@@ -101,8 +104,11 @@ class AttentionOperator(SoftmaxOperator):
         )
 
     def pack(self, dtype: str) -> AttentionProblem:
+        """With a sink, groups of heads, rows without keys, and more rows past the last offset than
+        a small tile has.
+        """
         return self.probe(dtype).replace(
-            B=1, q_lengths=(3, 0, 5), k_lengths=(7, 2, 3), s_q=9, s_k=13
+            B=1, q_lengths=(3, 0, 5), k_lengths=(7, 2, 3), s_q=8 + SPARE, s_k=12 + SPARE
         )
 
     def example(self) -> AttentionProblem:
@@ -127,6 +133,21 @@ class AttentionOperator(SoftmaxOperator):
         if rule.sequences and rule.packed:
             return None
         return super().call_problem(adapter, rule, dtype, seed=seed, turn=turn)
+
+    def in_other_forms(
+        self, rule: CallRule, problem: AttentionProblem
+    ) -> Mapping[str, AttentionProblem]:
+        """A pack, for rules about how tensors lie in memory: kernels of packs are others. Every row
+        sees a key: the mask of those that do not would make incoming gradients of LSE dense.
+        """
+        if rule.channel != "memory" or not rule.packed or rule.offsets or problem.packed:
+            return {}
+        sizes = {"s_q": 8 + SPARE, "s_k": 15 + SPARE, "causal": False, "B": 1}
+        return {"pack": problem.replace(q_lengths=(3, 0, 5), k_lengths=(7, 2, 6), **sizes)}
+
+    def unused_rows(self, call: AttentionCall) -> Mapping[str, tuple[int, int]]:
+        rows, keys = (sum(getattr(at, of) for at in call.requests) for of in ("s_q", "s_k"))
+        return {"q": (1, rows), "o": (1, rows), "lse": (2, rows), "k": (1, keys), "v": (1, keys)}
 
     def other_offsets(self, problem: AttentionProblem) -> dict[str, Any] | None:
         if not problem.packed:

@@ -20,6 +20,7 @@ Lists = Literal[
     "last-place",
     "empty",
     "none",
+    "ends",
 ]
 NOTHING: Final = -1
 OUTSIDE: Final = (-1, 2147480000, -7, -2147480000)
@@ -93,6 +94,7 @@ PATTERNS: Final[Mapping[str, tuple[str, Pattern]]] = {
     "last-place": ("the final entry alone names a slot", _last_place),
     "empty": ("every second query names nothing at all", _empty),
     "none": ("no query names anything", _none),
+    "ends": ("the first and the last slot of the cache, among others", _distinct),
 }
 
 
@@ -106,6 +108,17 @@ def listed(pattern: str, slots: Tensor, draws: Tensor, topk: int, query: int) ->
     some = slots[:topk]
     found = PATTERNS[pattern][1](some, draws[: len(some)], query)
     return torch.nn.functional.pad(found, (0, topk - len(found)), value=NOTHING)
+
+
+def with_ends(lists: Tensor, slots: int) -> Tensor:
+    """Lists [n, topk] that name the last slot of a cache, and the first where they are longer than
+    one entry, each at another place.
+    """
+    count, topk = lists.shape
+    found, query = lists.clone(), torch.arange(count)
+    found[query, (query + topk // 2) % topk] = 0
+    found[query, query % topk] = slots - 1
+    return found
 
 
 def outside(indices: Tensor, slots: int) -> Tensor:

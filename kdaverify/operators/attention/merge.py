@@ -25,6 +25,7 @@ from kdaverify.operators.attention.laws import MERGE_LAWS
 from kdaverify.operators.attention.panel import merge_problems, random_merges
 from kdaverify.operators.attention.problem import MergeProblem
 from kdaverify.operators.attention.softmax import TolerancesOperator, alike
+from kdaverify.operators.attention.special_sizes import MERGES
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import MERGE_STATE as SIGNATURE
 from oracles.attention.calls import MergeCall
@@ -43,6 +44,7 @@ class MergeOperator(TolerancesOperator):
     """Math: `oracles.attention.split.merge`."""
 
     name, signature, call, problem = "merge_state", SIGNATURE, MergeCall, MergeProblem
+    special_sizes = MERGES
     about = "the merge of two partial attentions by their lse: o and lse, forward"
     positional = ("o_a", "lse_a", "o_b", "lse_b")
     keywords = ()

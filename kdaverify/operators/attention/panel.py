@@ -1,6 +1,6 @@
 """The fixed problems of attention, each named for what it exposes, and the random ones.
 
-Heads, queries and requests differ in number everywhere: swapped axes never fit.
+Heads, queries and requests differ in number: swapped axes never fit. In `special_sizes` they do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
 
+from kdaverify.operators.attention import special_sizes
 from kdaverify.operators.attention.problem import (
     AttentionProblem,
     MergeProblem,
@@ -169,6 +170,7 @@ DENSE: Final[Fields] = {
         "causal": True,
         "sink": "level",
     },
+    **special_sizes.DENSE,
 }
 LATENT: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
 MIXED: Final = (5, 0, 131, 64)
@@ -224,6 +226,7 @@ DECODE: Final[Fields] = {
         "sink": "level",
         **LATENT,
     },
+    **special_sizes.DECODE,
 }
 MERGES: Final[Fields] = {
     name: {"T": 7, "H": 3, "d_v": 24, "parts": name} for name in get_args(Parts)
@@ -232,6 +235,7 @@ MERGES: Final[Fields] = {
     "model-width": {"T": 3, "H": 5, "d_v": 512, "parts": "one-empty"},
     "many-rows": {"T": 2100, "H": 2, "d_v": 17, "parts": "empty"},
     "many-heads": {"T": 5, "H": 130, "d_v": 9, "parts": "normal"},
+    **special_sizes.MERGES,
 }
 LONGER_DENSE: Final[Fields] = {
     "long": {"s_q": 2, "s_k": 4097, "H": 3, "d_k": 32, "d_v": 16},

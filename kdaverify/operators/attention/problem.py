@@ -206,7 +206,8 @@ class MlaDecodeProblem(SoftmaxProblem):
     Args:
         k_lengths: cached tokens of every request; s_q: queries of each.
         page: tokens of a page.
-        table: identity, reversed, random, or shared (requests share their leading full pages).
+        table: identity, reversed (from the last page of the cache on, and up to the last column of
+            the table), random, or shared (requests share their leading full pages).
         unused: what slots and pages that no token lies in hold: NaN, or finite numbers.
     """
 
@@ -259,7 +260,7 @@ class MlaDecodeProblem(SoftmaxProblem):
         for n, k in enumerate(rows):
             for j, part in enumerate(k.split(self.page) if len(k) else ()):
                 cache[table[n][j], : len(part)] = part
-        width = max(map(len, table)) + 1
+        width = max(map(len, table)) + (self.table != "reversed")
         padded = [[*pages, *[GARBAGE] * (width - len(pages))] for pages in table]
         lengths = torch.tensor(self.k_lengths, dtype=torch.int32)
         return MlaDecodeCall(

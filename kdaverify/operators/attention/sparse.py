@@ -18,6 +18,7 @@ from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
 from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
 from kdaverify.operators.attention.sparse_problem import SparseProblem
+from kdaverify.operators.attention.special_sizes import LISTS
 from kdaverify.operators.attention.unused import answered, reads_unnamed_slots
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.fp8 import TILE
@@ -41,6 +42,7 @@ class SparseOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
 
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
+    special_sizes = LISTS
     about = (
         "attention over lists of cache slots, also of an FP8 cache: o and lse, forward; with"
         " gradients=True and a cache of rows also backward"

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
 
+from kdaverify.operators.attention import special_sizes
 from kdaverify.operators.attention.lists import PATTERNS
 from kdaverify.operators.attention.panel import HEADS, WIDTHS
 from kdaverify.operators.attention.regimes import REGIMES
@@ -65,6 +66,7 @@ LISTS: Final[Fields] = {
     "quantised-holes": {**QUANTISED, "scales": "any", "lists": "leading", "scale": "model"},
     "quantised-peaked": {**QUANTISED, "logits": "peaked", "lists": "duplicates"},
     "quantised-model-width": {**MODEL, "cache": "fp8", "scales": "any", "lists": "empty", "s_q": 2},
+    **special_sizes.LISTS,
 }
 LONGER: Final[Fields] = {
     "long": {**WIDE, "pages": 33, "page": 64, "topk": 2048, "lists": "holes"},

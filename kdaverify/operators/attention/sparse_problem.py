@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from kdaverify.operators.attention.lists import Lists, listed, outside
+from kdaverify.operators.attention.lists import Lists, listed, outside, with_ends
 from kdaverify.operators.attention.problem import FINITE, SoftmaxProblem, Unused
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
@@ -18,8 +18,8 @@ from oracles.attention.sparse import SparseCall
 Cache = Literal["rows", "fp8"]
 Invalid = Literal["negative", "outside"]
 SPARE: Final = 8
-"""One slot of so many is in no list, and the first and the last slot are not: what is read there
-for an entry that names nothing shows."""
+"""One slot of so many is in no list, and but for `ends` the first and the last slot are not: what
+is read there for an entry that names nothing shows."""
 OUTLIER: Final = 64.0
 """Between tiles of a row where scales differ: a tile read with its neighbour's is off by that."""
 
@@ -116,7 +116,10 @@ class SparseProblem(SoftmaxProblem):
                 for name, count in (("list", len(used)), ("entries", self.topk))
             )
             found.append(listed(self.lists, used[own.argsort()], draws, self.topk, n))
-        return torch.stack(found).unflatten(0, (self.B, self.s_q))
+        lists = torch.stack(found)
+        if self.lists == "ends":
+            lists = with_ends(lists, self.slots)
+        return lists.unflatten(0, (self.B, self.s_q))
 
     def _stored(self, k: Tensor, nobody: Tensor, empty: float) -> Tensor:
         """Slots of the cache, those that nobody names filled with a number."""
