@@ -64,13 +64,13 @@ def _rows_past_the_end(
     request: KernelRequest, do: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """Padded rows of a tile have P = 1 and the last row's dO."""
-    dq, dk, dv = found
+    dq, dk, dv, *of_sink = found
     missing = -request.s_q % TILE
     if not missing or not request.s_q or not request.s_k:
         return found
     group = len(request.q) // len(request.k)
     last = do[:, -1].unflatten(0, (-1, group)).sum(1).to(dv.dtype)
-    return dq, dk, dv + missing * last[:, None]
+    return dq, dk, dv + missing * last[:, None], *of_sink
 
 
 def _first_block_for_all() -> AttentionPatch:
@@ -117,13 +117,13 @@ def _accumulator_too_small(
 ) -> Sequence[Tensor]:
     """The last rows of dq lie where dk begins."""
     del do
-    dq, dk, dv = found
+    dq, dk, dv, *of_sink = found
     over = request.s_q % 8
     if not over or not request.s_k:
         return found
     dq, n = dq.clone(), min(over, request.s_k)
     dq[: len(dk), request.s_q - n :] = dk[:, :n]
-    return dq, dk, dv
+    return dq, dk, dv, *of_sink
 
 
 def _uninitialised_tail(
@@ -131,8 +131,8 @@ def _uninitialised_tail(
 ) -> Sequence[Tensor]:
     """0 times what shared memory held in the columns past d_k."""
     del do
-    dq, dk, dv = found
-    return (torch.full_like(dq, torch.nan), dk, dv) if request.q.shape[-1] % 32 else found
+    dq, *others = found
+    return (torch.full_like(dq, torch.nan), *others) if request.q.shape[-1] % 32 else found
 
 
 def _unmasked(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:

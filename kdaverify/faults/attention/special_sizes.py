@@ -337,7 +337,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     _fault(
         id="END-page",
-        title="the last page of the cache is read as the one before",
+        title="the final page of the cache is read as the one before",
         trigger="a table that names it",
         operator="mla_decode",
         patch=lambda _: AttentionPatch(gather=_last_page_clamped),

@@ -206,7 +206,7 @@ class MlaDecodeProblem(SoftmaxProblem):
     Args:
         k_lengths: cached tokens of every request; s_q: queries of each.
         page: tokens of a page.
-        table: identity, reversed (from the last page of the cache on, and up to the last column of
+        table: identity, reversed (from the final page of the cache on, and up to the last column of
             the table), random, or shared (requests share their leading full pages).
         unused: what slots and pages that no token lies in hold: NaN, or finite numbers.
     """
