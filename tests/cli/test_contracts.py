@@ -44,6 +44,13 @@ def test_a_contract_is_shown_stage_by_stage_with_the_format_of_every_tensor(cli:
     assert "library order" in shown["family"]["forward"]
 
 
+def test_a_name_for_several_formats_is_shown_for_one_of_them(cli: Cli) -> None:
+    for dtype, options in {"bf16": (), "fp16": ("--dtype", "fp16")}.items():
+        shown = json.loads(cli("contracts", "show", "gdn64", *options, "--json")[1])
+        named = json.loads(cli("contracts", "show", f"gdn64-{dtype}", "--json")[1])
+        assert (shown["dtype"], shown["name"]) == (dtype, named["name"])
+
+
 def test_contracts_of_every_operator_are_listed_and_shown(cli: Cli) -> None:
     listed = {entry["name"]: entry for entry in json.loads(cli("contracts", "list", "--json")[1])}
     for name in list(listed)[len(presets()) :]:

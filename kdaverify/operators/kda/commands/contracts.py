@@ -170,13 +170,15 @@ def _found(named: str, dtype: str | None) -> _Found | OperatorContract:
     try:
         if named.startswith(IMPL):
             return _of_implementation(find(named.removeprefix(IMPL)), dtype)
-        file = presets().get(named) or (
-            read_contract(Path(named)) if named.endswith(".toml") else None
-        )
+        # gdn64 has a file for each format, and none of its own name.
+        of_format = presets().get(f"{named}-{dtype or USUAL}")
+        file = presets().get(named) or of_format
+        if named.endswith(".toml"):
+            file = read_contract(Path(named))
         if file is None:
             other = storage_contract(named, dtype)
             return other or _Found(declared_contract(named, dtype), dtype)
-        dtype = dtype or (USUAL if file.needs_dtype else None)
+        dtype = dtype or (USUAL if file.needs_dtype or file is of_format else None)
         declared = (
             file.contract(dtype) if named.endswith(".toml") else declared_contract(named, dtype)
         )
