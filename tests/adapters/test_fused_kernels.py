@@ -12,6 +12,8 @@ from torch import Tensor
 
 from benchmarks.convention_matrix import Run, judged
 from kdaverify.adapters import Adapter, AdapterError, ConventionError, Conventions, kernel
+from kdaverify.adapters.declaration import declared
+from kdaverify.adapters.exchange.declared import kda_adapter
 from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.forward import forward
@@ -72,6 +74,7 @@ def test_a_kernel_that_is_wrong_in_one_place_is_rejected(
     assert any(o.status.rejects for o in outcomes(getattr(KERNELS, name), make_problem))
 
 
+@pytest.mark.whole_run
 @pytest.mark.rotates(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(
@@ -157,6 +160,20 @@ def test_the_bound_is_passed_where_it_is_named(make_problem: MakeProblem) -> Non
 
     kernel(gate="bounded", lower_bound=-2.5)(bounded).forward(make_problem().inputs())
     assert seen == [-2.5]
+
+
+def test_a_kernel_declared_in_words_gets_its_parameters(make_problem: MakeProblem) -> None:
+    words = {"name": "elsewhere", "gate": "softplus", "gate_parameters": "A_log+dt_bias"}
+    seen = list[dict[str, Any]]()
+
+    def call(arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        seen.append(arguments)
+        return arguments["v"], arguments["initial_state"]
+
+    adapter = kda_adapter(declared({**words, "gate_format": "inputs", "dtypes": "bf16"}), call)
+    adapter.forward(make_problem(dtype="bf16").inputs())
+    assert torch.equal(seen[0]["A_log"], A_log_of(3)) and seen[0]["dt_bias"].shape == (3, 8)
+    assert seen[0]["g"].dtype == torch.bfloat16 and "lower_bound" not in seen[0]
 
 
 def test_contradictions_are_refused() -> None:
