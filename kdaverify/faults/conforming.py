@@ -127,8 +127,9 @@ def activated(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
     z, a = x + dt_bias, A_log.exp()[:, None]
     if gate == "bounded":
         return LOWER_BOUND * torch.sigmoid(a * z)
-    # Not by torch's softplus, which takes z for log(1 + exp z) from 20 on in fp64, too.
-    return -a * (z.clamp(min=0.0) + torch.log1p(torch.exp(-z.abs())))
+    # Not by torch's softplus, which takes z for log(1 + exp z) from 20 on in fp64, too; nor by
+    # max(z, 0) + log(1 + exp -|z|), whose slope autograd takes for 1 at z = 0, where it is 1 / 2.
+    return -a * torch.logaddexp(z, torch.zeros_like(z))
 
 
 def normalised(x: Tensor) -> Tensor:

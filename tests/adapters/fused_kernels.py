@@ -140,6 +140,12 @@ def _narrowed(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
     return activated(x.bfloat16().to(x.dtype), A_log, dt_bias, gate)
 
 
+def _double_slope_at_0(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
+    del gate
+    z = x + dt_bias
+    return -A_log.exp()[:, None] * (z.clamp(min=0.0) + torch.log1p(torch.exp(-z.abs())))
+
+
 def _raw(x: Tensor, A_log: Tensor, dt_bias: Tensor, gate: str) -> Tensor:
     del A_log, dt_bias, gate
     return -x.abs()
@@ -231,11 +237,21 @@ WRONG: Final[Mapping[str, Make]] = {
 }
 
 
+SLOPE_AT_0: Final = _kernel(
+    "token",
+    gate="softplus",
+    dtype="bf16",
+    activate=_double_slope_at_0,
+    declared={"gate_format": "inputs"},
+)
+"""Wrong where x + dt_bias is exactly 0 alone, which x of 16 bits meets."""
+
+
 class Kernels:
     """All of them, by name."""
 
     def __getattr__(self, name: str) -> KernelAdapter:
-        made = {**RIGHT, **WRONG}
+        made = {**RIGHT, **WRONG, "slope_at_0": SLOPE_AT_0}
         if name not in made:
             raise AttributeError(name)
         return made[name]()

@@ -74,6 +74,15 @@ def test_a_kernel_that_is_wrong_in_one_place_is_rejected(
     assert any(o.status.rejects for o in outcomes(getattr(KERNELS, name), make_problem))
 
 
+def test_a_slope_that_is_wrong_at_0_alone_is_rejected(make_problem: MakeProblem) -> None:
+    problem = make_problem(dtype="bf16", B=4, T=64, H=1, HV=2, K=32, V=8)
+    right, wrong = (
+        gradients(getattr(KERNELS, name), problem, of="both") for name in ("narrow", "slope_at_0")
+    )
+    assert {outcome.status for outcome in right} == {Status.PASS}
+    assert [o.output for o in wrong if o.status.rejects] == ["dg"]
+
+
 @pytest.mark.whole_run
 @pytest.mark.rotates(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
