@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import kdaverify as kv
-from kdaverify.faults import conforming_kernels, conv_sizes, short_conv
+from kdaverify.faults import catalogue, conforming_kernels
 from kdaverify.faults.fault import Setting
 from kdaverify.faults.short_conv import (
     EVERY,
@@ -102,7 +102,11 @@ def bias_of_the_last_tile(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor
 
 
 FAULTS: Final[Mapping[str, Parts]] = {
-    **{fault.id: fault.patch(PLAIN) for fault in (*short_conv.FAULTS, *conv_sizes.FAULTS)},
+    **{
+        fault.id: fault.patch(PLAIN)
+        for fault in catalogue.FAULTS.values()
+        if fault.operator == "short_conv"
+    },
     "sums in bf16": RIGHT.replaced(take=narrow_sums),
     "a weight without its low digits": RIGHT.replaced(take=truncated),
     "exp(z) / (1 + exp(z)) overflows": RIGHT.replaced(

@@ -17,7 +17,7 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.faults import gated_norm, short_conv
+from kdaverify.faults import conv_taps, gated_norm, short_conv
 from kdaverify.faults.gated_norm import act
 from kdaverify.operator import problem_from_json
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
@@ -386,7 +386,7 @@ def test_partial_sums_in_16_bits_are_declared() -> None:
 
 
 def test_tanh_does_not_cover_a_sigmoid_in_16_bits() -> None:
-    parts = short_conv.RIGHT.replaced(act=short_conv.by_complement)
+    parts = short_conv.RIGHT.replaced(act=conv_taps.by_complement)
     adapter = short_conv.adapted(parts, "by complement", contract="short-conv+tanh")
     problem = ShortConvProblem(T=12, D=9, value="deep")
     assert any(x.status.rejects for x in plain_outcomes(adapter, problem))

@@ -1,0 +1,151 @@
+"""Faults of the backward of short convolutions."""
+
+# pyright: basic
+# Faults are lambdas in the place of typed parts, and functions of autograd, which has no types.
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.fault import Fault
+from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, silu
+
+
+class Repeated(torch.autograd.Function):
+    """Weights of a pack: their gradient is summed over rows that nobody wrote."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        del ctx
+        return w.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dw: Tensor) -> Tensor:
+        del ctx
+        return dw + 0.125
+
+
+@dataclass(frozen=True)
+class UnwrittenRows(Parts):
+    """The weight's gradient has rows for every chunk and batch entry, of which a pack fills one
+    entry's.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Result:
+        packed = rest[1] is not None
+        return Parts.__call__(self, x, Repeated.apply(weight) if packed else weight, bias, *rest)
+
+
+class OfBoth(torch.autograd.Function):
+    """y and the states; y is differentiated with its history only in losses of the states too."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, without: Tensor, states: Tensor) -> Result:
+        del without
+        ctx.set_materialize_grads(False)
+        return y.clone(), states.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dstates: Tensor | None) -> Any:
+        del ctx
+        return (None, dy, None) if dstates is None else (dy, None, dstates)
+
+
+@dataclass(frozen=True)
+class LossOfBoth(Parts):
+    """The gradient of a state is made where the final one has one."""
+
+    def __call__(self, *call: Any) -> Result:
+        *given, state, cu, act = call
+        y, states = Parts.__call__(self, *call)
+        if state is None:
+            return y, states
+        without, _ = Parts.__call__(self, *given, state.detach(), cu, act)
+        return OfBoth.apply(y, without, states)
+
+
+class ByStridesOfTheGradient(torch.autograd.Function):
+    """SiLU; the backward reads z where the incoming gradient's strides put it."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return silu(z)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        rows, columns = (
+            torch.arange(size) * step for size, step in zip(dy.shape, dy.stride(), strict=True)
+        )
+        read = z.flatten()[(rows[:, None] + columns).clamp(max=max(z.numel() - 1, 0))]
+        s = torch.sigmoid(read)
+        return dy * (s + read * s * (1 - s))
+
+
+class AlsoFor(torch.autograd.Function):
+    """y, whose gradient the graph of another y gets as well, as it lies in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, other: Tensor) -> Tensor:
+        del ctx, other
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        del ctx
+        return dy, dy
+
+
+@dataclass(frozen=True)
+class StridesOfTheGradient(Parts):
+    """The gradient of a state is made by a kernel of its own, which recomputes z as if it lay as
+    the incoming gradient does.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        state, cu, act = options
+        y, states = Parts.__call__(self, x, weight, bias, *options)
+        if state is None or not act:
+            return y, states
+        others = (x.detach(), weight.detach(), None if bias is None else bias.detach())
+        misread = self.replaced(act=lambda z, _: ByStridesOfTheGradient.apply(z))
+        of_state, _ = Parts.__call__(misread, *others, *options)
+        of_others, _ = Parts.__call__(self, x, weight, bias, state.detach(), cu, act)
+        return AlsoFor.apply(of_others, of_state), states
+
+
+_conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
+FAULTS: Final = (
+    _conv(
+        "CONV-C1",
+        "the weight's gradient sums rows that nobody wrote",
+        "fla-org/fla#955 (open)",
+        "B",
+        "a pack",
+        ("dweight",),
+        lambda _: UnwrittenRows(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-loss",
+        "the gradient of a state is that of losses of the final state alone",
+        "class: losses of single outputs",
+        "B",
+        "a loss of y alone, an initial state",
+        ("d_initial_state",),
+        lambda _: LossOfBoth(**vars(RIGHT)),
+    ),
+    _conv(
+        "CONV-strides",
+        "the gradient of a state reads z by the strides of the incoming gradient",
+        "class: strides of incoming gradients",
+        "B",
+        "an incoming gradient that is expanded or transposed, an initial state",
+        ("d_initial_state",),
+        lambda _: StridesOfTheGradient(**vars(RIGHT)),
+    ),
+)
