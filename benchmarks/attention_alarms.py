@@ -7,13 +7,13 @@ Random segments (lengths, heads, widths, formats, twelve kinds of logits; dense 
 slots, and lists of slots of an FP8 cache; with and without a sink; forward and, but for FP8,
 backward), and on each of them kernels of random designs that the ensemble does not have: blocks of
 16 to 128, 1 to 8 splits cut and merged in every way, partials in fp32 or in 16 bits, both
-directions, lazy rescaling, both row sums, both bases, P relative to either maximum, the sink first
-or last, sums in any order, cached keys dequantised in one rounding or two. Each is held against the
-tolerances of a contract that admits it; what is over is repeated on 20 fresh segments of the same
-kind, and is a false alarm if most of those are over too. Kernels with scores in bf16, P in e4m3 and
-partials in bf16 are held against the same tolerances, and counted where they are within. Prints
-counts by kind of segment, the worst ratios, and the number of every run that is over; --only
-repeats runs by number.
+directions, lazy rescaling, both row sums, both bases, P relative to either maximum, q scaled and
+stored, the sink first or last, sums in any order, cached keys dequantised in one rounding or two.
+Each is held against the tolerances of a contract that admits it; what is over is repeated on 20
+fresh segments of the same kind, and is a false alarm if most of those are over too. Kernels with
+scores in bf16, P in e4m3 and partials in bf16 are held against the same tolerances, and counted
+where they are within. Prints counts by kind of segment, the worst ratios, and the number of every
+run that is over; --only repeats runs by number.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ WIDTHS = {
 SUNK = 0.4
 """Share of segments with a sink."""
 PER_SEGMENT = 8
+SCALED = 0.2
+"""Share of segments whose kernels scale q and store it in the format of the inputs."""
 WEAKER = ("S:bf16", "P:e4m3", "partial_o:bf16")
 Outputs = dict[str, Tensor]
 Dot = Callable[[Tensor, Tensor], Tensor]
@@ -246,7 +248,8 @@ def admitting(design: OnlineDesign, dtype: str, keys: Sequence[str]) -> str:
     """The contract that a kernel of this design declares."""
     lazy = ("lazy:8",) if design.rescale == "lazy" else ()
     form = "seesaw" if design.seesaw else "online"
-    return named_contract(form, dtype, (*lazy, f"row_sum:{design.row_sum}", *keys))
+    scaled = ("scale:q", f"q_scaled:{dtype}") if design.scale == "q" else ()
+    return named_contract(form, dtype, (*lazy, f"row_sum:{design.row_sum}", *scaled, *keys))
 
 
 def backwards(a: Tensor, b: Tensor) -> Tensor:
@@ -414,11 +417,12 @@ class Tally:
 
 def designs(rng: random.Random) -> list[OnlineDesign]:
     """Those of one segment: their tolerances are made once for a row sum and a way to rescale."""
-    first, lazy = random_design(rng), rng.random() < 0.3
+    first, lazy, scaled = random_design(rng), rng.random() < 0.3, rng.random() < SCALED
     found = [random_design(rng) for _ in range(PER_SEGMENT)]
     return [
         replace(
             one,
+            scale="q" if scaled else one.scale,
             row_sum=first.row_sum,
             seesaw=first.seesaw,
             rescale="lazy" if lazy else ("once" if one.rescale == "once" else "always"),

@@ -4,6 +4,8 @@ stored o, dS stored in 16 bits.
 Math: mla.md 1.9,
     P = exp(S - lse)    delta_i = <dO_i, O_i>    dP = dO V^T    dS = P (dP - delta + dL)
     dQ = c dS K         dK = c dS^T Q            dV = P^T dO
+Where q is scaled and stored, S and dK are of that q, as in automatic differentiation of the
+forward, and dQ is c times its gradient.
 With a sink a, lse includes it and da = sum_i exp(a - lse_i) (dL_i - delta_i). Where the lse that is
 returned is that of the keys alone, dL moves exp(S - that lse) dL more, and not a.
 """
@@ -201,6 +203,10 @@ class AttentionBackward:
 
     def rows(self, rows: PackedRows, given: Given) -> Gradients:
         """The same of packed rows, block by block."""
+        c = 1.0
+        if self.design.scale == "q":
+            c, scaled = rows.scale, self.arithmetic.store("q_scaled", rows.q * rows.scale)
+            rows = replace(rows, q=scaled, scale=1.0)
         dq, dk, dv = torch.zeros_like(rows.q), torch.zeros_like(rows.k), torch.zeros_like(rows.v)
         delta, stages = self.stages.delta(self, given), self.stages
         given = replace(given, do=self.arithmetic.store("dPV", given.do))
@@ -214,6 +220,8 @@ class AttentionBackward:
             dq = self.arithmetic.store("dq_sum", dq + stages.dq(self, dS, one.rows))
             dk[:, keys] = stages.dk(self, dS, one.rows)
             dv[:, keys] = stages.dv(self, one.P, given)
+        if c != 1.0:
+            dq = self.arithmetic.store("dq_scaled", dq) * c
         if rows.sink is None:
             return dq, dk, dv
         return dq, dk, dv, stages.dsink(self, rows.sink, delta, given)

@@ -373,6 +373,11 @@ class Backward:
         leaning = soft.weights * self.delta[1].lean + soft.exponents.lean * ds.abs()
         c = torch.tensor(soft.segment.scale, dtype=torch.float64)
         value, error = self._over_rows((ds, bound, variance + shared, leaning), soft.q)
+        if soft.precision.query is not None:
+            # dS^T q of the q that is scaled and stored
+            own = RoundingError.rounding(soft.q, 1, soft.precision.query)
+            sizes, squares = (ds.abs() + bound).mT, ds.square().mT
+            error = error + own.mapped(lambda x: sizes @ x.to(sizes), lambda x: squares @ x)
         return c * value, error.times(c)
 
     def _dv(self) -> Known:

@@ -20,7 +20,7 @@ NUMBERS: Final[Mapping[str, str]] = {
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "scale": {
         "free": "scores or exponents are multiplied by the scale",
-        "q": "q is, and stored as `q_scaled`",
+        "q": "q is, and stored as `q_scaled`, which the backward reads for S and dk",
     },
     "row_sum": {
         "unrounded": "the sum of a row is of P as computed",

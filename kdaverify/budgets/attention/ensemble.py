@@ -41,6 +41,7 @@ GRADIENT_FORMATS: Final = {
     "dS": ("dS", "product"),
     "dq_product": ("dq_product", "product"),
     "dq_sum": ("dq_sum", "product"),
+    "dq_scaled": ("q_scaled",),
 }
 """Automatic differentiation stores the gradient of a tensor in the tensor's format: of its own and
 these, a gradient has the narrowest. One of q is summed over blocks in the format of q."""
@@ -178,7 +179,7 @@ def differentiated_kernels(contract: AttentionContract) -> list[ReferenceKernel]
     tolerance where the values of a row are nearly alike: dS is a difference of nearly equal numbers
     there, and all keys of a row share one rounding of dP.
     """
-    stored = {name: contract.storage(name).unit for name in ("P", "PV", "product")}
+    stored = {name: contract.storage(name).unit for name in ("P", "PV", "product", "q_scaled")}
     if max(stored.values()) <= contract.accumulate.unit:
         return []
     # what reaches the key of the maximum shows where P V itself is rounded
