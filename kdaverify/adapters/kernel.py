@@ -89,7 +89,7 @@ def kernel(
             their own.
         backward: likewise, what the backward computes with where that is another pipeline than the
             forward, as where chunks have a recurrence, or autograd in fp32, for their backward.
-        layout: bthd, bhtd or thd.
+        layout: bthd, bhtd or thd; of attention, batched or packed (see its options).
         state: kv or vk.
         gate: log, log2, decay, or softplus or bounded: the kernel gets x in place of g and
             activates it. A_log [HV] and dt_bias [HV, K] ([HV] with gates="head") are passed where

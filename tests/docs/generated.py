@@ -40,6 +40,7 @@ from kdaverify.problems import REGIMES
 from kdaverify.problems.probes import PROBES
 from kdaverify.survey.state import ImplementationState, KernelState
 from kdaverify.verdicts.decision import Ruling
+from tests.docs import attention_tables
 from tests.docs.blocks import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference.md"
@@ -370,6 +371,10 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "problem-fields": _problem_fields,
     "attention-keys": _attention_keys,
     "attention-options": _attention_options,
+    **{
+        mark: lambda head=head, rows=rows: _table(head, rows())
+        for mark, (head, rows) in attention_tables.TABLES.items()
+    },
     "regimes": _regimes,
     "probes": lambda: _table(
         ("probe", "is", "exposes"),
