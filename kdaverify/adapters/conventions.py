@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.laid_like import laid_like
 from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.gate_activation import (
     FORMS,
@@ -271,12 +272,14 @@ class Conventions:
         and rounded once, then axes.
 
         Args:
-            views: whether a tensor of which only the axes differ may be handed over as it lies; it
-                is within `views_as_they_lie` alone.
+            views: whether a tensor of which only the axes differ may be handed over as it lies,
+                and converted values in memory of their own laid out likewise; it is within
+                `views_as_they_lie` alone.
         """
         codec, axes = self._values(name), self._axes(name, inputs)
         if codec.converts:
-            tensor = self._converted(name, tensor, inputs)
+            found = self._converted(name, tensor, inputs)
+            tensor = laid_like(tensor, found) if views and _VIEWS.get() else found
         if axes.to is _same or (views and _VIEWS.get()):
             return axes.to(tensor)
         return axes.to(tensor).contiguous()
@@ -327,12 +330,17 @@ class Conventions:
         values, or other heads beside each other.
         """
         values = [name for name in CONVERTED if self._values(name).converts]
-        heads = [
-            name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes
-        ]
+        return tuple(dict.fromkeys((*values, *self._dense(regrouped=self.heads == "tiled"))))
+
+    def densely(self, inputs: Inputs) -> tuple[str, ...]:
+        """Of those, the ones that are dense in a call on views, within `views_as_they_lie`."""
+        return self._dense(regrouped=self.regroups(inputs))
+
+    def _dense(self, *, regrouped: bool) -> tuple[str, ...]:
+        heads = [name for name in FLOATING if regrouped and "HV" in SIGNATURE[name].axes]
         offsets = ("cu_seqlens",) if self.packing == "segment_ids" else ()
         folded = ("q",) if self.scale == "folded" else ()
-        return tuple(dict.fromkeys((*values, *heads, *offsets, *folded)))
+        return (*heads, *offsets, *folded)
 
     def lying(self, name: str) -> AxesOrder:
         """From canonical axes to the order of axes in which the tensor lies before the kernel, and

@@ -108,13 +108,9 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
 
 
 def _copied(case: CallRuleCase) -> set[str]:
-    """The inputs that the kernel gets a copy of, in this call: where heads lie in one order in both
-    conventions, none is one for its heads.
-    """
+    """The inputs that the kernel gets a dense copy of, in this call."""
     own, copied = case.adapter.conventions, {*case.adapter.copied()}
-    if own.heads == "interleaved" or own.regroups(case.inputs):
-        return copied
-    return copied - ({*own.recomputed()} - {*replace(own, heads="interleaved").recomputed()})
+    return copied - ({*own.recomputed()} - {*own.densely(case.inputs)})
 
 
 def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:

@@ -87,6 +87,12 @@ class _DenseCotangent(torch.autograd.Function):
         return do.as_strided(do.shape, dense).nan_to_num(0.0) if all(do.stride()) else do
 
 
+def _gate_by_address(x: Inputs) -> Inputs:
+    g = x.g.squeeze(-1)
+    dense = g.as_strided(g.shape, torch.empty(g.shape, device="meta").stride())
+    return replace(x, g=dense.nan_to_num(0.0).unsqueeze(-1))
+
+
 class _GateOfBeta(torch.autograd.Function):
     """Gate and beta as they are; one kernel computes both gradients, where beta needs one."""
 
@@ -123,6 +129,7 @@ OF_MEMORY: Final[dict[str, Callable[[], Adapter]]] = {
     "strides of the gradient of o are ignored, by a kernel of tiled heads": lambda: by_heads(
         outcome=_dense_cotangent
     ),
+    "strides of a gate in base 2 are ignored": lambda: by_heads(_gate_by_address),
 }
 OF_AUTOGRAD: Final[dict[str, Callable[[], Adapter]]] = {
     "the gradient of a gate in base 2 is left out where beta needs none": lambda: by_heads(

@@ -74,6 +74,8 @@ def call_problem(
         **_PLAIN,
         **_heads(rule, adapter),
         **_widths(rule, adapter, turn),
+        # "mild" gates are all alike: a permuted tensor of them is read right without its strides.
+        **({"gate": "log-sigmoid"} if rule.memory else {}),
         "dtype": dtype,
         "seed": seed,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 from typing import Final
 
 import pytest
@@ -15,10 +16,18 @@ from kdaverify.faults.planted.catalogue import PLANTED
 
 BROKEN: Final = {
     "HEAD1": {"cotangent-sliced", "cotangent-swapped"},
+    "HEAD2": {
+        "view-sliced",
+        "view-swapped",
+        "view-joined",
+        "view-expanded",
+        "view-sliced-backward",
+        "view-swapped-backward",
+    },
     "GRAD1": {"frozen-inputs"},
     "GRAD2": {"no-grad-one-token"},
 }
-RULES: Final = {*BROKEN["HEAD1"], *BROKEN["GRAD1"], *BROKEN["GRAD2"], "no-grad", "view-swapped"}
+RULES: Final = {*chain(*BROKEN.values()), "no-grad", "view-expanded", "view-wide"}
 
 
 def statuses(adapter: Adapter, rules: Collection[str]) -> dict[str, set[Status]]:

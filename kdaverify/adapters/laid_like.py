@@ -1,0 +1,30 @@
+"""Converted values in memory laid out as the caller's tensor is, so that a conversion hides no
+strides from a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+LARGEST: Final = 2**30
+"""Bytes: memory of this extent, most of it never touched, is not made a second time."""
+
+
+def laid_like(like: Tensor, values: Tensor) -> Tensor:
+    """The values with the strides and the offset of `like`, in memory of their own that holds NaN
+    wherever no element is; as they are where that would take too much of it.
+    """
+    room = like.untyped_storage().nbytes()
+    if room > LARGEST or not like.is_floating_point():
+        return values
+    memory = torch.full(
+        (room // like.itemsize,), float("nan"), dtype=values.dtype, device=values.device
+    )
+    laid = memory.as_strided(like.shape, like.stride(), like.storage_offset())
+    # One element of memory is written once, however often it is read.
+    once = tuple(slice(None) if stride else slice(1) for stride in like.stride())
+    laid[once].copy_(values[once])
+    return laid
