@@ -57,16 +57,21 @@ def by_blocks(A: Tensor, dot: Dot, *, size: int, own: Inverse = by_library) -> T
     decides where the rounding goes.
     """
     R = torch.zeros_like(A)
+
+    def known(rows: slice, columns: slice) -> Tensor:
+        # Autograd keeps the block, which must not change with R.
+        return R[..., rows, columns].clone()
+
     for first in range(0, R.shape[-1], size):
         rows = slice(first, first + size)
         R[..., rows, rows] = own(A[..., rows, rows])
         if first:
             neighbour, before = slice(first - size, first), slice(0, first - size)
             R[..., rows, neighbour] = -dot(
-                dot(R[..., rows, rows], A[..., rows, neighbour]), R[..., neighbour, neighbour]
+                dot(known(rows, rows), A[..., rows, neighbour]), known(neighbour, neighbour)
             )
-            left = dot(A[..., rows, :first], R[..., :first, before])
-            R[..., rows, before] = -dot(R[..., rows, rows], left)
+            left = dot(A[..., rows, :first], known(slice(first), before))
+            R[..., rows, before] = -dot(known(rows, rows), left)
     return R
 
 

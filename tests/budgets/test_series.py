@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.contract_checks import ContractError
@@ -21,6 +22,7 @@ from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import by_blocks, by_library, by_neumann
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.problems import Problem
+from kdaverify.problems.cotangents import cotangents
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk
 from oracles.running_error import enclosed
@@ -97,6 +99,21 @@ def test_the_proven_bound_holds_for_a_series(contract: str) -> None:
     truth, bound = enclosed(inputs).named()["o"], Ceiling(Ceilings(inputs, declared, io), "o")
     for member, (o, _) in emulate(inputs, declared, io).rounded.items():
         assert bound.used(truth.error(o), truth, io).ratio <= 1, member
+
+
+@pytest.mark.parametrize(
+    ("contract", "dtype", "gates"),
+    [
+        (SERIES, "fp32", "channel"),
+        ("chunk64-bf16-fp32solve[inverse:series]", "bf16", "channel"),
+        ("chunk32-fp32[decay:scalar;inverse:series;sub_block:8]", "fp32", "head"),
+    ],
+)
+def test_autograd_goes_through_a_series(contract: str, dtype: str, gates: str) -> None:
+    problem = PROBLEM.replace(dtype=dtype, gates=gates)
+    given, declared = cotangents(problem, "both"), contract_from_name(contract)
+    made = emulate_gradients(problem.inputs(), given, declared, FORMATS[dtype], single=True)
+    assert any(name.startswith("autograd") and "series" in name for name in made.rounded)
 
 
 def test_a_recurrence_has_no_inverse() -> None:
