@@ -49,10 +49,10 @@ entries than two."""
 USUAL_TAPS: Final = 4
 """The most that kernels are made for, as causal-conv1d is for 2 to 4."""
 TAPS: Final[dict[str, dict[str, Any]]] = {
-    "five-taps": {"B": 2, "T": 11, "D": 6, "W": 5, **STATEFUL},
+    "five-taps": {"B": 2, "T": 70, "D": 6, "W": 5, **STATEFUL},
     "six-taps": {"lengths": (1, 0, 9, 3, 5), "T": 18, "D": 5, "W": 6, **STATEFUL},
     "seven-taps": {"B": 2, "T": 4, "D": 9, "W": 7, "activation": "none", **STATEFUL},
-    "eight-taps": {"T": 21, "D": 8, "W": 8, "bias": True},
+    "eight-taps": {"T": 64, "D": 16, "W": 8},
 }
 """Kernels are made for up to four taps, and take more of them in a loop: a port that left the taps
 beyond a multiple of four out was accepted."""

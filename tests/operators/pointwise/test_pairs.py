@@ -14,6 +14,7 @@ from kdaverify.operators.gated_norm.panel import PANEL as NORMS
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
 from kdaverify.operators.short_conv.panel import PANEL as CONVOLUTIONS
 from kdaverify.operators.short_conv.problem import ShortConvProblem
+from kdaverify.operators.short_conv.shapes import USUAL_TAPS
 
 
 def of_convolution(p: ShortConvProblem) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def of_convolution(p: ShortConvProblem) -> dict[str, Any]:
             else "tiles and a tail"
         ),
         "channels": "odd" if p.D % 2 else "16s" if p.D % 16 == 0 else "even",
-        "taps": p.W,
+        "taps": p.W if p.W <= USUAL_TAPS else "more",
         "state": p.state,
         "bias": p.bias,
         "activation": p.activation,
