@@ -174,3 +174,9 @@ def test_a_problem_of_special_sizes_has_one_loss() -> None:
     assert all(ATTENTION.has_one_loss(panel[name]) for name in ATTENTION.special_sizes)
     assert not ATTENTION.has_one_loss(panel["pack"])
     assert not ATTENTION.has_one_loss(AttentionProblem())
+
+
+def test_rows_of_a_quantised_cache_are_whole_numbers_of_fp32() -> None:
+    adapter = find("eager-sparse-fp8")
+    for name, problem in adapter.operator.panel(adapter, "smoke"):
+        assert problem.inputs().cache.shape[-1] % 4 == 0, name

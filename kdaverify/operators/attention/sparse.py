@@ -83,8 +83,10 @@ class SparseOperator(SoftmaxOperator):
         fields |= {name: words[name] for name in ("invalid", "cache", "unused")}
         if words["cache"] == "fp8":
             fields["d_v"] = takes.width(-(-problem.d_v // TILE) * TILE)
-            # at least the columns that are not quantised of the problem, and two
+            # at least the columns that are not quantised of the problem, and two; an even number,
+            # as scales of rows of 146 bytes cannot be viewed as fp32: a right port was rejected
             others = max(problem.d_k - problem.d_v, 2)
+            others += others % 2
             fields["d_k"] = int(words["d_k"]) or fields["d_v"] + others
         elif fields["d_v"] >= fields["d_k"]:
             fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
