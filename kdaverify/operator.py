@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import named
 from kdaverify.problem_operator import GENERAL, Operator
-from oracles.signature import Role
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -281,6 +280,9 @@ class CallOperator(Operator):
         """Of the tensors of a pack with one row a token, the axis of tokens and how many of its
         rows belong to sequences.
         """
+        # The command line names operators without torch, which oracles import.
+        from oracles.signature import Role
+
         of_tokens = (
             tensor.name
             for tensor in (*self.signature.inputs, *self.signature.outputs)

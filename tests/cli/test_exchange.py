@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from kdaverify.adapters.declaration import Declaration
+from kdaverify.operators.kda.commands.declaration import OPTIONS
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import ROOT
@@ -278,3 +280,11 @@ def test_help_teaches_the_way_there_and_back(cli: Cli, verb: str) -> None:
     assert code == 0
     assert f"kdaverify {verb} cases" in out
     assert "Exit codes: 0" in out
+
+
+def test_options_of_a_declaration_have_its_defaults() -> None:
+    # Written out where the command line is made, which starts without torch.
+    of_declarations = {name: one.default for name, one in Declaration.model_fields.items()}
+    stated = {one.name: one.default for one in OPTIONS if one.default is not None}
+    assert len(stated) > 10
+    assert stated == {name: of_declarations[name] for name in stated}

@@ -9,9 +9,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from oracles.gate_activation import LOWER_BOUND
-from oracles.row_norm import EPSILON
-
 SCALE: Final = (
     "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
     " the call"
@@ -59,8 +56,8 @@ OPTIONS: Final = (
     _word("gate_format", "fp32", "of an activated gate: fp32, or inputs for that of q"),
     _word("gate_parameters", "none", "of an activated gate, passed by name: A_log+dt_bias, ..."),
     _word("qk", "given", "given, l2norm or l2norm-stored"),
-    _option("norm_eps", float, EPSILON, "of a normalisation"),
-    _option("lower_bound", float, LOWER_BOUND, "of a bounded gate"),
+    _option("norm_eps", float, 1e-6, "of a normalisation"),
+    _option("lower_bound", float, -5.0, "of a bounded gate"),
     _word("gates", "channel", "of a head: channel, head (g [B, T, HV]) or none (no g)"),
     _word("heads", "interleaved", "grouping of value heads: interleaved or tiled"),
     _word("beta", "value", "value or logit"),
