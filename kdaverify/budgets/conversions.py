@@ -243,7 +243,7 @@ def _slope(contract: Contract, source: str, canonical: Tensor) -> tuple[Tensor, 
 def _scaled(exact: Enclosure, slope: Tensor, undefined: Tensor) -> Enclosure:
     high, rest = two_product(exact.high, slope)
     exact = Enclosure(
-        high, torch.nan_to_num(rest) + exact.low * slope, exact.radius * slope, exact.zero
+        high, torch.nan_to_num(rest) + exact.low * slope, exact.radius * slope.abs(), exact.zero
     )
     return replace(
         exact,

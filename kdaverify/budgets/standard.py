@@ -30,6 +30,9 @@ from oracles.running_error import enclosed, structural_zeros
 # Up to this precision of the operands the float64 recurrence can be sharp enough; above it only
 # balls are.
 FLOAT64_ORACLE_PRECISION = 11
+# Of float64. What lies below is 0 in every format. A gradient that is exp(-1e6) lies there, and has
+# a tolerance of 0.
+SMALLEST = 2.0**-1074
 
 
 class ExactAnswer(Protocol):
@@ -285,7 +288,8 @@ def sharpened(
 def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
     # A radius is an error like any other: the comparator's own statistics say whether it is small
     # enough.
-    ratios = allowed.ratios(allowed.measure(truth.radius, truth))
+    radius = truth.radius.masked_fill(truth.radius <= SMALLEST, 0.0)
+    ratios = allowed.ratios(allowed.measure(radius, truth))
     # A radius has no sign that could lean one way; its rms bounds that of any error within.
     sizes = [ratio for name, ratio in ratios.items() if name != "bias"]
     return bool(torch.isfinite(truth.radius).all()) and max(sizes) <= ORACLE_SHARE

@@ -23,6 +23,7 @@ from kdaverify.checks.resume import resume
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
 from kdaverify.operators.kda.not_applicable import outside
+from kdaverify.problems import Problem
 from oracles.gate_activation import FORMS, A_log_of, Form, GateActivation, dt_bias_of
 from tests.adapters.fused_kernels import KERNELS, RIGHT, WRONG
 from tests.adapters.standins import MakeProblem
@@ -249,3 +250,17 @@ def test_a_kernel_that_takes_log_gates_after_all_is_named(gate: str) -> None:
     found = conventions(adapter)
     assert found.status is Status.CONVENTION
     assert f"declared gate={gate!r}, but behaves as gate='log'" in found.message
+
+
+def test_gradients_of_rows_of_one_element_behind_deep_gates_are_certified() -> None:
+    # The projection leaves eps of them, and gates of -1e6 nothing: a right port had no decision.
+    problem = Problem.model_validate(
+        {"B": 1, "T": 17, "H": 1, "HV": 1, "K": 1, "V": 1, "dtype": "bf16", "seed": 56833}
+        | {"gate": "mixed", "gate_range": (-1e6, -(2.0**-30)), "key": "coherent-0.9"}
+        | {"beta": "uniform", "state": "asymmetric", "value": "normal"}
+    )
+    adapter = conforming(
+        "token", qk="l2norm-stored", gate="softplus", beta="logit", layout="bhtd", dtype="bf16"
+    )
+    found = gradients(adapter, fitted(adapter, problem), of="both")
+    assert {outcome.status for outcome in found} == {Status.PASS}
