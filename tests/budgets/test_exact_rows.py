@@ -5,6 +5,7 @@ its terms, as of rows of one element.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import mpmath
 import pytest
@@ -25,7 +26,7 @@ NORM = RowNorm()
 CONTRACT = replace(EAGER.contract("bf16"), qk=NORM.name)
 
 
-def along(x: list[mpmath.mpf], dy: list[mpmath.mpf]) -> list[mpmath.mpf]:
+def along(x: list[Any], dy: list[Any]) -> list[Any]:
     """dx, to 60 digits."""
     size = sum(value * value for value in x) + mpmath.mpf(NORM.eps)
     inner = sum(a * b for a, b in zip(x, dy, strict=True))
