@@ -20,6 +20,8 @@ from oracles.inputs import Inputs
 DTYPE: Final = "bf16"
 TILE: Final = 64
 LONG: Final = 1024
+NARROW: Final = 8
+"""K of the one problem of the panel whose gradients go past 2,048 tokens."""
 MANY: Final = 100
 
 
@@ -130,8 +132,8 @@ def _halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
 
 
 FAULTS: Final = {
-    "a thousand tokens, backward": ShapeFault(
-        "smoke", lambda x: x.backward and x.long, gradients=_halved("dk")
+    "a thousand tokens, K over 8, backward": ShapeFault(
+        "smoke", lambda x: x.backward and x.long and x.K > NARROW, gradients=_halved("dk")
     ),
     "a thousand tokens, three heads a group": ShapeFault(
         "smoke",
@@ -161,8 +163,10 @@ FAULTS: Final = {
         lambda x: x.backward and len(x.lengths) >= MANY and x.group == 2,
         gradients=_halved("dv"),
     ),
-    "several sequences, one of a thousand tokens, backward": ShapeFault(
-        "acceptance", lambda x: x.backward and x.long and x.several, gradients=_halved("dg")
+    "several sequences, one of a thousand tokens, K over 8, backward": ShapeFault(
+        "acceptance",
+        lambda x: x.backward and x.long and x.several and x.K > NARROW,
+        gradients=_halved("dg"),
     ),
 }
 """By trigger."""
