@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import KernelAdapter
-from kdaverify.faults.conforming import Activate, activated, conforming, normalised
+from kdaverify.faults.conforming import conforming
+from kdaverify.faults.conforming_call import Activate, activated, normalised
 from oracles.row_norm import EPSILON
 
 CHUNK: Final = 64
