@@ -65,6 +65,9 @@ AXES: Final[dict[str, tuple[str, str]]] = {
     "beta": (r"\bbeta\b", r"beta ="),
     "batch": (r"two sequences and", r"\bB\b"),
     "memory": (r"address|contiguous|stride", r"address|wider tensor|head-major|stride"),
+    "direction": (r"backward|loss", r"outputs (=|other than) gradients"),
+    "repeats": (r"repeated|rare", r"differ between runs"),
+    "everywhere": (r"^any\b", r"^everywhere"),
 }
 """By axis: the words of a declared trigger, and those of a line on common factors."""
 Row = dict[str, Any]

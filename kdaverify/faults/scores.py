@@ -203,7 +203,7 @@ FAULTS: Final = (
         "tiles above the diagonal are never written",
         "fla-org/fla#1070",
         "B",
-        "more than 16 tokens, memory that holds NaN",
+        "any call in memory that holds NaN",
         ("Aqk", "o"),
         staged(scores=_tiles_left_unwritten),
     ),

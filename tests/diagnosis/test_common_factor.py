@@ -13,7 +13,7 @@ import pytest
 from kdaverify.adapters.eager import EAGER
 from kdaverify.campaign.suite_tests import questions
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.common_factor import common_factors
+from kdaverify.diagnosis.common_factor import common_factors, in_words
 from kdaverify.operator import problem_from_json
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
@@ -109,8 +109,25 @@ def test_failures_without_a_common_factor_get_no_sentence(cases: list[Problem], 
     assert common_factors(verdicts(cases, lambda _: random.random() < 0.3)) == []
 
 
-@pytest.mark.parametrize("failing", [True, False])
-def test_nothing_is_reported_apart_where_all_fail_or_none(
-    cases: list[Problem], *, failing: bool
-) -> None:
-    assert common_factors(verdicts(cases, lambda _: failing)) == []
+def test_a_kernel_that_is_right_has_nothing_in_common(cases: list[Problem]) -> None:
+    assert common_factors(verdicts(cases, lambda _: False)) == []
+
+
+def test_a_kernel_that_fails_everywhere_says_so_and_what_is_right(cases: list[Problem]) -> None:
+    (found,) = common_factors(verdicts(cases, lambda _: True))
+    count = f"{found.cases:,} of {found.cases:,} cases"
+    assert in_words([found]) == [f"fails everywhere: {count} (in o; never in final_state)"]
+
+
+def test_one_way_to_fail_has_an_axis_beside_another_that_has_none(cases: list[Problem]) -> None:
+    random = Random(5)
+    race = {problem.id for problem in cases if random.random() < 0.3}
+    rows = verdicts(cases, lambda problem: problem.id in race)
+    rows = [
+        row.model_copy(update={"status": Status.NONFINITE})
+        if row.output == "o" and problem_from_json(row.problem).K > 64
+        else row
+        for row in rows
+    ]
+    (said,) = in_words(common_factors(rows))
+    assert said.startswith("gives NaN or infinity only where K > 64: ")
