@@ -161,10 +161,8 @@ def retreat(dS: Tensor, x: Tokens, token: Token, scale: float, arithmetic: Arith
     dv = store("dv", beta * dp)
     dbeta = store("dbeta", arithmetic.row_sum(dp * token.residual))
     dq = store("dq_head", scale * dot(do, token.after.transpose(-1, -2)))
-    written, read = (
-        dot(token.u, P.transpose(-1, -2)),
-        beta * dot(dp, token.decayed.transpose(-1, -2)),
-    )
+    written = dot(token.u, P.transpose(-1, -2))
+    read = beta * dot(dp, token.decayed.transpose(-1, -2))
     dk = store("dk_head", written - read)
     d_decayed = P - beta * k.transpose(-1, -2) * dp
     dg = store("dg", arithmetic.row_sum(d_decayed * token.decayed)[..., None, :])

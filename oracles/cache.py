@@ -274,14 +274,10 @@ def _pack(answer: Kept) -> bytes:
 
 def _unpack(payload: bytes) -> Kept:
     with np.load(BytesIO(payload), allow_pickle=False) as arrays:
-        method, terms = (
-            str(arrays["method"]),
-            {
-                x.removeprefix(TERMS): torch.as_tensor(arrays[x])
-                for x in arrays
-                if x.startswith(TERMS)
-            },
-        )
+        method = str(arrays["method"])
+        terms = {
+            x.removeprefix(TERMS): torch.as_tensor(arrays[x]) for x in arrays if x.startswith(TERMS)
+        }
         enclosures = {
             name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS))
             for name in (GRADIENTS if terms else OUTPUTS)

@@ -66,10 +66,8 @@ class Chunk:
         A difference of sums never meets inf - inf: hard resets are counted, not summed.
         """
         if earlier is None:
-            exponent, rest = (
-                self.G[..., later, :],
-                None if self.rest is None else self.rest[..., later, :],
-            )
+            exponent = self.G[..., later, :]
+            rest = None if self.rest is None else self.rest[..., later, :]
             crossed = None if self.resets is None else self.resets[..., later, :] > 0
         else:
             exponent, rest = self._difference(

@@ -206,10 +206,8 @@ def _pairs(
                 b, own, c.pair_decay(rows), apart[..., rows, :], k[..., rows, :]
             )
         else:
-            up, down = (
-                _to_rows(b.dot, own, *factors, k[..., rows, :]),
-                _to_columns(b.dot, own, *factors, both[..., rows, :]),
-            )
+            up = _to_rows(b.dot, own, *factors, k[..., rows, :])
+            down = _to_columns(b.dot, own, *factors, both[..., rows, :])
         if first:
             anchor = slice(first, first + 1)
             up = up + _to_rows(

@@ -176,11 +176,9 @@ def over_key_heads(
 
 def over_channels(inputs: Inputs, per_channel: Tensor) -> Tensor:
     """[B, T, HV, K] summed over the key channels that share a gate: [B, T, HV, KG]."""
-    return (
-        per_channel
-        if inputs.KG == inputs.K
-        else per_channel.sum(-1, keepdim=True)[..., : inputs.KG]
-    )
+    if inputs.KG == inputs.K:
+        return per_channel
+    return per_channel.sum(-1, keepdim=True)[..., : inputs.KG]
 
 
 def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:

@@ -107,11 +107,9 @@ class Inputs(TensorCall):
     @property
     def starts(self) -> list[int]:
         """First row of every sequence in the [B * T] token axis."""
-        return (
-            [b * self.T for b in range(self.B)]
-            if self.cu_seqlens is None
-            else self.cu_seqlens.tolist()[:-1]
-        )
+        if self.cu_seqlens is None:
+            return [b * self.T for b in range(self.B)]
+        return self.cu_seqlens.tolist()[:-1]
 
     @property
     def lengths(self) -> list[int]:
@@ -132,11 +130,9 @@ class Inputs(TensorCall):
         """The log decay of every key channel [B, T, HV, K]:
         its own, that of its head, or 0 where there is none.
         """
-        return (
-            self.g.expand(*self.g.shape[:3], self.K)
-            if self.KG
-            else self.g.new_zeros(*self.g.shape[:3], self.K)
-        )
+        if self.KG:
+            return self.g.expand(*self.g.shape[:3], self.K)
+        return self.g.new_zeros(*self.g.shape[:3], self.K)
 
     def span(self, first: int, end: int, initial_state: Tensor | None) -> Inputs:
         """The call on tokens [first, end) of this one, as dense sequences starting from

@@ -57,10 +57,8 @@ def long_run(inputs: Inputs, at: Sequence[int]) -> Truth:
     reached = tuple(walk(lambda part: chunk(part, stages=COMPENSATED), inputs, at))
     starts = (Reached(0, reached[0].o[:, :0], inputs.state.double()), *reached)
     added = OTHERS * max(_window_error(inputs, start) for start in starts[:-1])
-    radius, radii = (
-        torch.zeros(inputs.B, dtype=torch.float64, device=inputs.q.device),
-        list[Tensor](),
-    )
+    radius = torch.zeros(inputs.B, dtype=torch.float64, device=inputs.q.device)
+    radii = list[Tensor]()
     for before, after in pairwise(starts):
         size, windows = _norm(after), -(-(after.tokens - before.tokens) // WINDOW)
         largest = torch.maximum(size, _norm(before))

@@ -107,11 +107,9 @@ def _slope(row: Vector, i: int, loss: Callable[[], Any]) -> Any:
 
 def _products(a: Any, b: Any) -> Vector:
     """Elementwise products of two nested lists of the same shape, as one list."""
-    return (
-        [x for pair in zip(a, b, strict=True) for x in _products(*pair)]
-        if isinstance(a, list | tuple)
-        else [a * b]
-    )
+    if isinstance(a, list | tuple):
+        return [x for pair in zip(a, b, strict=True) for x in _products(*pair)]
+    return [a * b]
 
 
 def _run(inputs: Inputs, numbers: Numbers) -> tuple[list[Matrix], list[list[Matrix]]]:

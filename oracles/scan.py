@@ -140,10 +140,8 @@ def scan(
         for live, group in groupby(reversed(blocks) if reverse else blocks, key=itemgetter(2)):
             if live != len(carry[0]):
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
-                carry, resting = (
-                    tuple(tensor[:live] for tensor in everyone),
-                    tuple(tensor[live:] for tensor in everyone),
-                )
+                carry = tuple(tensor[:live] for tensor in everyone)
+                resting = tuple(tensor[live:] for tensor in everyone)
             places: list[Tensor] = []
             walked: list[Tensors] = []
             for x, of_block, _ in group:

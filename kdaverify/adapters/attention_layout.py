@@ -35,8 +35,6 @@ def refusing(*refusals: Refusal) -> Refusal:
 
 def some_keys(problem: Any) -> str | None:
     """Of kernels that cannot be called without keys."""
-    return (
-        "at least one key: its interface takes no call without"
-        if any(s_k == 0 for _, s_k in problem.pairs)
-        else None
-    )
+    if any(s_k == 0 for _, s_k in problem.pairs):
+        return "at least one key: its interface takes no call without"
+    return None

@@ -285,11 +285,9 @@ class Conventions:
         return axes.to(tensor).contiguous()
 
     def _handed(self, name: str, inputs: Inputs, *, views: bool) -> Tensor | None:
-        return (
-            None
-            if name == "g" and self.gates == "none"
-            else self.hand(name, getattr(inputs, name), inputs, views=views)
-        )
+        if name == "g" and self.gates == "none":
+            return None
+        return self.hand(name, getattr(inputs, name), inputs, views=views)
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
         """The inverse of `hand`; also for the output "o" (laid out as v)
@@ -376,11 +374,9 @@ class Conventions:
 
     def _shared(self, name: str) -> AxesOrder:
         """A gate of all channels has no axis of them; in our memory still, as one that has."""
-        return (
-            AxesOrder(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1))
-            if name == "g" and self.gates == "head"
-            else AS_THEY_ARE
-        )
+        if name == "g" and self.gates == "head":
+            return AxesOrder(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1))
+        return AS_THEY_ARE
 
     def _layout(self, name: str, inputs: Inputs) -> AxesOrder:
         if self.layout == "thd" and not SIGNATURE.is_state(name):

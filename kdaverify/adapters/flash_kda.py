@@ -76,11 +76,9 @@ class FlashKda(Adapter):
     def received(self, inputs: Inputs) -> Inputs:
         received = self.conventions.received(self._gate.received(inputs))
         state = received.initial_state
-        return (
-            received
-            if state is None
-            else replace(received, initial_state=state.to(torch.bfloat16).to(state.dtype))
-        )
+        if state is None:
+            return received
+        return replace(received, initial_state=state.to(torch.bfloat16).to(state.dtype))
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)

@@ -114,11 +114,9 @@ class Handover:
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
         taken = self.conventions.in_canonical_axes(name, value, self.inputs)
-        return (
-            clear_padding(taken, self.inputs)
-            if not SIGNATURE.is_state(name) and self.padding_undefined
-            else taken
-        )
+        if not SIGNATURE.is_state(name) and self.padding_undefined:
+            return clear_padding(taken, self.inputs)
+        return taken
 
     def _unless_aliased(self, name: str, value: Any) -> Any:
         """The output, or the caller's tensor where it lies

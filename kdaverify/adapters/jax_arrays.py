@@ -75,8 +75,6 @@ def _types(tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
     """JAX's 64-bit types where a tensor has one."""
     import jax
 
-    return (
-        jax.enable_x64()
-        if any(tensor.dtype == torch.float64 for tensor in tensors)
-        else nullcontext()
-    )
+    if any(tensor.dtype == torch.float64 for tensor in tensors):
+        return jax.enable_x64()
+    return nullcontext()

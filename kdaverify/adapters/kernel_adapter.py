@@ -132,16 +132,12 @@ class KernelAdapter(Adapter):
         entries: tuple[EntryPoint, EntryPoint],
         own: OwnCalls,
     ) -> None:
-        self.declaration, self.name, self.conventions = (
-            declaration,
-            declaration.name,
-            declaration.conventions,
-        )
-        self.domain, self.dtypes, self.device = (
-            declaration.domain,
-            tuple(contracts),
-            declaration.device,
-        )
+        self.declaration = declaration
+        self.name = declaration.name
+        self.conventions = declaration.conventions
+        self.domain = declaration.domain
+        self.dtypes = tuple(contracts)
+        self.device = declaration.device
         self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
         self.differentiable = declaration.gradients
         self._contracts, self._entries, self._own = contracts, entries, own

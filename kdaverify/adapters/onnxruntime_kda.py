@@ -62,11 +62,9 @@ class OnnxRuntime(Adapter):
 
     def __init__(self, name: str, gates: Gates) -> None:
         # The operator has no offsets.
-        self.name, self.conventions, self.domain = (
-            name,
-            Conventions(gates=gates),
-            Domain(gates=gates, packed=False),
-        )
+        self.name = name
+        self.conventions = Conventions(gates=gates)
+        self.domain = Domain(gates=gates, packed=False)
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
@@ -76,11 +74,9 @@ class OnnxRuntime(Adapter):
         return preset("onnxruntime", dtype)
 
     def supports(self, problem: Problem) -> str | None:
-        return (
-            "scale 0 stands for K^-1/2 in the operator"
-            if problem.scale == 0.0
-            else super().supports(problem)
-        )
+        if problem.scale == 0.0:
+            return "scale 0 stands for K^-1/2 in the operator"
+        return super().supports(problem)
 
     def received(self, inputs: Inputs) -> Inputs:
         return replace(inputs, g=inputs.g.to(inputs.q.dtype).to(inputs.g.dtype))

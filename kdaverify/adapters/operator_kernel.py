@@ -190,11 +190,9 @@ class FunctionAdapter(Adapter):
         words: Mapping[str, Any],
     ) -> None:
         self.name, self.op, self._declared, self._function = name, operator.name, declared, function
-        self.dtypes, self.device, self.isolated = (
-            tuple(declared.dtypes),
-            declared.device,
-            bool(declared.isolate),
-        )
+        self.dtypes = tuple(declared.dtypes)
+        self.device = declared.device
+        self.isolated = bool(declared.isolate)
         self.deterministic = declared.deterministic
         names = _parameters(name, function, operator)
         self.takes = FunctionTakes(

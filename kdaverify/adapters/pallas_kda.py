@@ -78,11 +78,9 @@ class Pallas(Adapter):
         return preset("pallas", dtype)
 
     def supports(self, problem: Problem) -> str | None:
-        return (
-            "at least one token: the kernel refuses T = 0"
-            if problem.T == 0
-            else super().supports(problem)
-        )
+        if problem.T == 0:
+            return "at least one token: the kernel refuses T = 0"
+        return super().supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         return OUTPUTS[:1] if problem.packed else OUTPUTS

@@ -149,10 +149,8 @@ def _stands_apart(runs: Mapping[str, Gradients[Tensor]]) -> bool:
     """Whether some row of the kernel that solves for right-hand sides lies further from the
     baseline than APART times what any other kernel does.
     """
-    own, (plain, *others) = (
-        runs.get(SUBSTITUTING),
-        [run.named() for name, run in runs.items() if name != SUBSTITUTING],
-    )
+    own = runs.get(SUBSTITUTING)
+    (plain, *others) = [run.named() for name, run in runs.items() if name != SUBSTITUTING]
     if own is None or not others:
         return False
 
@@ -303,10 +301,8 @@ def _drawn(
     def at_once(
         noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding
     ) -> list[list[Tensor]]:
-        repeated, many = (
-            together([inputs] * calls),
-            cotangents_together([cotangents] * calls, inputs),
-        )
+        repeated = together([inputs] * calls)
+        many = cotangents_together([cotangents] * calls, inputs)
         computed = noise.computed(repeated, rounding)
         found = _wide(sampled(noise, rounding, computed, many))
         unscaled = _unscaled_q(found, repeated, computed)

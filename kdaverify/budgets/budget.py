@@ -70,13 +70,9 @@ class Budget:
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this tolerance counts them."""
         found = statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
-        return (
-            found
-            if self.model is None
-            else replace(
-                found, normalised=self.model.normalised(error), bias=self.model.bias(error)
-            )
-        )
+        if self.model is None:
+            return found
+        return replace(found, normalised=self.model.normalised(error), bias=self.model.bias(error))
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
         """Every statistic as a multiple of its tolerance; above 1 is over tolerance.
@@ -336,11 +332,9 @@ def _widened(margin: M, factor: float, *, sharp: bool) -> M:
     """`factor` and margin: the wider of it and of the rms's where that averages, else both."""
     if not sharp:
         return factor * margin
-    return (
-        (RMS_FACTOR * margin).clamp(min=factor)
-        if isinstance(margin, Tensor)
-        else max(factor, RMS_FACTOR * margin)
-    )
+    if isinstance(margin, Tensor):
+        return (RMS_FACTOR * margin).clamp(min=factor)
+    return max(factor, RMS_FACTOR * margin)
 
 
 def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:

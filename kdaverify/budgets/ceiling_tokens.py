@@ -50,10 +50,8 @@ def _state(carry: Tensors, x: Tokens, token: Token, r: Roundings) -> tuple[Tenso
     own = decayed * torch.expm1(r.counts("gates") * r.unit * units) + r.stored(
         "state", "decayed", decayed
     )
-    d_decayed, columns = (
-        alpha * d_S + own,
-        alpha.amax((-2, -1))[..., None] * columns + norm(own, -2),
-    )
+    d_decayed = alpha * d_S + own
+    columns = alpha.amax((-2, -1))[..., None] * columns + norm(own, -2)
     most = token.decayed.abs() + d_decayed
     read = r.sums("state", k.shape[-1]) * (k @ most) + r.stored("state", "p", k @ most)
     left = token.residual.abs() + k @ d_decayed + read

@@ -185,11 +185,9 @@ def canonical_gradient(
     """
     if source == "q":
         return found * (call.factor / received.factor)
-    return (
-        found / _slope(contract, source, getattr(received, source))[0]
-        if codec(contract, source).converts
-        else found
-    )
+    if codec(contract, source).converts:
+        return found / _slope(contract, source, getattr(received, source))[0]
+    return found
 
 
 def undefined_gradients(inputs: Inputs, contract: Contract) -> dict[str, Tensor]:

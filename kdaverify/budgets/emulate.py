@@ -283,11 +283,9 @@ def running_cumsum(c: Chunk) -> None:
 
 def running_cumsum_in(keep: Callable[[Tensor], Tensor] | None) -> Stage:
     """Math: 3.1 with every partial sum rounded as `keep` does; None: to the working type."""
-    return (
-        running_cumsum
-        if keep is None
-        else lambda c: _running_cumsum(c, lambda total, g: keep(total + g))
-    )
+    if keep is None:
+        return running_cumsum
+    return lambda c: _running_cumsum(c, lambda total, g: keep(total + g))
 
 
 def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:

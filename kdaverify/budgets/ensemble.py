@@ -248,11 +248,9 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     )
     if contract.anchored:
         return (*members, *_anchored(plain, units or {"library order": plain.dot}))
-    return (
-        members
-        if contract.factors is None
-        else (*members, *_factored(plain), *_difference_first(plain, unit))
-    )
+    if contract.factors is None:
+        return members
+    return (*members, *_factored(plain), *_difference_first(plain, unit))
 
 
 def _in_order(plain: Emulator) -> Emulator:

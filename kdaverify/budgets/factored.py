@@ -40,10 +40,8 @@ def factored_residual_wy(c: Chunk) -> None:
 
 def factored_output(c: Chunk) -> None:
     """Math: 3.6 with both terms stored before they are added."""
-    inter, intra = (
-        c.store("o_part", c.scale * c.dot(c.qg, c.h)),
-        c.store("o_part", c.dot(c.Aqk, c.v_new)),
-    )
+    inter = c.store("o_part", c.scale * c.dot(c.qg, c.h))
+    intra = c.store("o_part", c.dot(c.Aqk, c.v_new))
     c.o = c.store("o", inter + intra)
 
 

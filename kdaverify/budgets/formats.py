@@ -41,11 +41,9 @@ class Format:
         if self.tiled:
             scale = _tile_scale(tensor, torch.finfo(self.dtype).max)
             return (tensor * scale).to(self.dtype).to(tensor.dtype) / scale
-        return (
-            tensor
-            if tensor.dtype is self.dtype or torch.finfo(tensor.dtype).eps >= 2.0 * self.unit
-            else tensor.to(self.dtype).to(tensor.dtype)
-        )
+        if tensor.dtype is self.dtype or torch.finfo(tensor.dtype).eps >= 2.0 * self.unit:
+            return tensor
+        return tensor.to(self.dtype).to(tensor.dtype)
 
     def truncate(self, tensor: Tensor) -> Tensor:
         """`tensor` cut off to this format, returned in its own dtype."""

@@ -131,10 +131,8 @@ def _summing_as_declared(member: Emulator) -> Emulator:
         if member.stages.solve is STAGES.solve
         else member.stages.solve
     )
-    stages, backward = (
-        replace(member.stages, cumsum=cumsum, solve=solve),
-        replace(member.backward, cumsum_bwd=running_cumsum_bwd),
-    )
+    stages = replace(member.stages, cumsum=cumsum, solve=solve)
+    backward = replace(member.backward, cumsum_bwd=running_cumsum_bwd)
     return replace(member, stages=stages, backward=backward, exp=exp)
 
 

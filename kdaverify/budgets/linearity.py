@@ -75,10 +75,8 @@ def linearity_standard(
     number = len(given)
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
     canonical, terms = adjoint_with_terms(joined, cotangents)
-    exact, undefined = (
-        received_gradients(canonical, joined, joined, contract, as_it_is),
-        undefined_gradients(inputs, contract),
-    )
+    exact = received_gradients(canonical, joined, joined, contract, as_it_is)
+    undefined = undefined_gradients(inputs, contract)
 
     def defects(run: Gradients[Tensor], by: Sequence[float] = factors) -> dict[str, Tensor]:
         return defect([part.named() for part in gradients_apart(run, inputs, number)], by)
@@ -87,14 +85,10 @@ def linearity_standard(
         _missed(joined, exact, terms, contract, io), [abs(factor) for factor in factors]
     )
     emulation = emulate_gradients(joined, cotangents, contract, io)
-    rounded, drawn = (
-        [defects(run) for run in emulation.members],
-        [defects(run) for run in emulation.drawn],
-    )
-    room, zeros = (
-        ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)),
-        Gradients(**{name: _zero(x) for name, x in sizes.items()}),
-    )
+    rounded = [defects(run) for run in emulation.members]
+    drawn = [defects(run) for run in emulation.drawn]
+    room = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V))
+    zeros = Gradients(**{name: _zero(x) for name, x in sizes.items()})
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
@@ -131,18 +125,12 @@ def output_linearity_standard(
     o, final = recurrence(joined)
     of_o, of_final = formats.values()
     returned = (of_o.unit * o.abs(), of_final.unit * final.abs())
-    floors, emulation = (
-        defects(returned, [abs(factor) for factor in factors]),
-        emulate(joined, contract, io),
-    )
-    rounded, drawn = (
-        [defects(run) for run in emulation.rounded.values()],
-        [defects(run) for run in emulation.drawn],
-    )
-    room, zeros = (
-        ToleranceContext(contract, io, one.K),
-        {name: _zero(x) for name, x in floors.items()},
-    )
+    floors = defects(returned, [abs(factor) for factor in factors])
+    emulation = emulate(joined, contract, io)
+    rounded = [defects(run) for run in emulation.rounded.values()]
+    drawn = [defects(run) for run in emulation.drawn]
+    room = ToleranceContext(contract, io, one.K)
+    zeros = {name: _zero(x) for name, x in floors.items()}
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))

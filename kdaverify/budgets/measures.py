@@ -106,11 +106,9 @@ def _rounding(at: Probed) -> Tensor:
 
 def _mean_relative(error: Tensor, at: Probed) -> Tensor:
     sized = at.exact != 0
-    return (
-        (error[sized] / at.exact[sized]).mean().abs().reshape(1)
-        if bool(sized.any())
-        else error.new_zeros(1)
-    )
+    if bool(sized.any()):
+        return (error[sized] / at.exact[sized]).mean().abs().reshape(1)
+    return error.new_zeros(1)
 
 
 def _unrepresentable(at: Probed) -> Tensor:

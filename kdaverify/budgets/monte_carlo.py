@@ -207,11 +207,9 @@ class MonteCarloArithmetic:
 
     def _blocks(self) -> Stages:
         """The stages with the scores by blocks, where diagonal ones are anchored."""
-        return (
-            replace(STAGES, scores=blocks_of(self.contract)[0].scores)
-            if self.contract.anchored
-            else STAGES
-        )
+        if self.contract.anchored:
+            return replace(STAGES, scores=blocks_of(self.contract)[0].scores)
+        return STAGES
 
     def way_back(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic]:
         """The same for stages of the backward: what they add to is kept in the accumulator's
@@ -247,11 +245,9 @@ class MonteCarloArithmetic:
         """Every tensor stored in fewer bits than it is computed in is rounded stochastically."""
 
         def store(name: str, tensor: Tensor) -> Tensor:
-            return (
-                tensor
-                if self.contract.storage(name, self.io) is self.contract.accumulate
-                else self._stored(name, tensor, rounding)
-            )
+            if self.contract.storage(name, self.io) is self.contract.accumulate:
+                return tensor
+            return self._stored(name, tensor, rounding)
 
         def exp(x: Tensor) -> Tensor:
             return x.to(self.contract.work).exp()

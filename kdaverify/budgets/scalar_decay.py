@@ -150,10 +150,8 @@ def dqkwg(b: ChunkGradients, *, minus: float = -1.0) -> None:
     """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     b.dw = b.store("dw", minus * b.dot(b.dv_new, _t(c.h)))
-    read, written = (
-        c.scale * to_each(c) * b.dot(b.do, _t(c.h)),
-        to_end(c) * b.dot(c.v_new, _t(b.dh)),
-    )
+    read = c.scale * to_each(c) * b.dot(b.do, _t(c.h))
+    written = to_end(c) * b.dot(c.v_new, _t(b.dh))
     held = c.arithmetic.total(b.store("h_dh", (c.h * b.dh).flatten(-2)))[..., None, None]
     end = whole(c) * held + b.row_sum(k * written).sum(-1)[..., None, None]
     dq, dk = read + b.dot(b.dAqk, k), written + b.dot(_t(b.dAqk), q)

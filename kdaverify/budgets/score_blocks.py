@@ -74,10 +74,8 @@ def _anchored_at(anchor: Anchor) -> Stage:
             exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
             if float(exponent.detach().abs().max()) > LARGEST_EXPONENT:
                 continue
-            later, earlier = (
-                c.arithmetic.exp(exponent),
-                (k[..., rows, :] * c.arithmetic.exp(-exponent)).transpose(-1, -2),
-            )
+            later = c.arithmetic.exp(exponent)
+            earlier = (k[..., rows, :] * c.arithmetic.exp(-exponent)).transpose(-1, -2)
             Aqk[..., rows, rows] = (c.scale * c.dot(q[..., rows, :] * later, earlier)).tril()
             Akk[..., rows, rows] = (
                 beta[..., rows, :] * c.dot(k[..., rows, :] * later, earlier)
@@ -134,8 +132,6 @@ def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
     found = tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)
     # Three products of 16 bits stand in for one of a wider format; operands that are wide already
     # need no such thing.
-    return (
-        found
-        if contract.solve is not None
-        else tuple(blocks._replace(inside="matrix units") for blocks in found)
-    )
+    if contract.solve is not None:
+        return found
+    return tuple(blocks._replace(inside="matrix units") for blocks in found)

@@ -150,11 +150,9 @@ def _tail(values: Tensor) -> list[float]:
     those are found in less time.
     """
     rank = _rank(values, 0.99)
-    return (
-        values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist()
-        if rank
-        else [0.0] * len(values)
-    )
+    if rank:
+        return values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist()
+    return [0.0] * len(values)
 
 
 def _rank(values: Tensor, fraction: float) -> int:

@@ -122,11 +122,9 @@ class StochasticRounding(Samples):
         the first of them A_ij itself.
         """
         row = torch.arange(A.shape[-1], device=A.device)
-        total, squares, roundings = (
-            A @ R,
-            A.square() @ R.square(),
-            (row[:, None] - row - 1).clamp(min=0),
-        )
+        total = A @ R
+        squares = A.square() @ R.square()
+        roundings = (row[:, None] - row - 1).clamp(min=0)
         E = _partial_sums(total, squares, roundings) * self.draw(total, fmt)
         return R @ E.masked_fill_(_is_exact(total, squares, fmt), 0.0)
 
@@ -161,11 +159,9 @@ class StochasticRounding(Samples):
         """
         exact, nothing = terms.cumsum(-2), terms == 0
         missed = (self.rounded(exact, fmt) - exact).masked_fill_(nothing, 0.0).cumsum(-2)
-        return (
-            missed.addcmul_(exact, _of_the_last(self.draw(exact, fmt), ~nothing))
-            if scaled
-            else missed
-        )
+        if scaled:
+            return missed.addcmul_(exact, _of_the_last(self.draw(exact, fmt), ~nothing))
+        return missed
 
     def in_any_order(self, total: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The same sum of its terms in another order."""

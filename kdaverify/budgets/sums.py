@@ -26,29 +26,23 @@ def library(contract: Contract) -> Dot:
     """Sums as a library makes them, as far as the contract leaves that open."""
     if contract.order == "in-order":
         return term_by_term(contract)
-    return (
-        functools.partial(_kept, keep=contract.accumulate.round, step=STEP)
-        if contract.narrow_sums
-        else torch.matmul
-    )
+    if contract.narrow_sums:
+        return functools.partial(_kept, keep=contract.accumulate.round, step=STEP)
+    return torch.matmul
 
 
 def ordered(contract: Contract) -> Dot:
     """Sums made in order, in at most 16 partial sums, instead of by a library's tree."""
-    return (
-        sequential
-        if contract.order == "free" and not contract.narrow_sums
-        else term_by_term(contract)
-    )
+    if contract.order == "free" and not contract.narrow_sums:
+        return sequential
+    return term_by_term(contract)
 
 
 def term_by_term(contract: Contract) -> Dot:
     """Sums made in order, term by term, as a plain loop does."""
-    return (
-        functools.partial(_kept, keep=contract.accumulate.round, step=1)
-        if contract.narrow_sums
-        else one_by_one
-    )
+    if contract.narrow_sums:
+        return functools.partial(_kept, keep=contract.accumulate.round, step=1)
+    return one_by_one
 
 
 def matrix_units(fmt: Format, contract: Contract) -> dict[str, Dot]:

@@ -194,16 +194,12 @@ def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, T
     lost = (GAIN * max(problem.K, problem.V) if back else problem.K) * contract.vanishing
 
     def kept(name: str) -> Tensor:
-        factor, pairs = (
-            relation.factor(name),
-            [(first[member][name], second[member][name]) for member in first],
-        )
+        factor = relation.factor(name)
+        pairs = [(first[member][name], second[member][name]) for member in first]
         exact = torch.stack([factor * a == b for a, b in pairs]).all(0)
-        return (
-            exact
-            if abs(factor) == 1.0
-            else exact & torch.stack([(a.abs() > lost) & (b.abs() > lost) for a, b in pairs]).all(0)
-        )
+        if abs(factor) == 1.0:
+            return exact
+        return exact & torch.stack([(a.abs() > lost) & (b.abs() > lost) for a, b in pairs]).all(0)
 
     return {name: kept(name) for name in next(iter(first.values()))}
 

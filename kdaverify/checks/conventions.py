@@ -76,11 +76,9 @@ def preflight(adapter: Adapter) -> list[Outcome]:
     if found.status is not Status.ERROR or problem is None:
         return [found]
     other = _complaint(adapter, problem)
-    return (
-        [found, Outcome(f"other {other.output}", other.status, mended(adapter, other))]
-        if isinstance(other, CallError)
-        else [found]
-    )
+    if isinstance(other, CallError):
+        return [found, Outcome(f"other {other.output}", other.status, mended(adapter, other))]
+    return [found]
 
 
 def conventions(adapter: Adapter) -> Outcome:
@@ -108,12 +106,10 @@ def conventions(adapter: Adapter) -> Outcome:
 
 def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     # Both are called whatever the first gives: an export writes down what a score plays back.
-    complaint, refused, padding, grouped = (
-        _complaint(adapter, problem),
-        _refused_pack(adapter, problem),
-        _padded(adapter),
-        _grouped(adapter, problem),
-    )
+    complaint = _complaint(adapter, problem)
+    refused = _refused_pack(adapter, problem)
+    padding = _padded(adapter)
+    grouped = _grouped(adapter, problem)
     if complaint is None:
         return (
             refused

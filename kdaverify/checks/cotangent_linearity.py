@@ -45,11 +45,9 @@ def cotangent_linearity(
     try:
         if law == "sum":
             return _sum(adapter, problem, inputs, of)
-        return (
-            _power(adapter, problem, inputs, of, exponent)
-            if law == "power"
-            else _zero(adapter, problem, inputs, of)
-        )
+        if law == "power":
+            return _power(adapter, problem, inputs, of, exponent)
+        return _zero(adapter, problem, inputs, of)
     except (ForwardOnlyError, ContractOverflow) as reason:
         return skipped(str(reason))
     except CallError as fault:

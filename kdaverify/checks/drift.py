@@ -199,10 +199,8 @@ def _check(adapter: Adapter, problem: Problem, way: Way, through: Route) -> None
 
 def _check_truth(truth: Truth, growths: Sequence[Growth], problem: Problem) -> None:
     """An error of the state reaches o through q: at most K times as large beside it."""
-    found, least = (
-        float(truth.radius.max()) * problem.K,
-        min(float(growth.band[0].min()) for growth in growths),
-    )
+    found = float(truth.radius.max()) * problem.K
+    least = min(float(growth.band[0].min()) for growth in growths)
     if not found <= TRUTH_SHARE * least:
         raise UncertifiedError(
             f"the float64 run may be off by {found:.2g}, conforming kernels by {least:.2g}: too"

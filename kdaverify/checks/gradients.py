@@ -47,11 +47,9 @@ def judge_gradients(
     adapter: Adapter, problem: Any, inputs: TensorCall, given: Any, found: dict[str, Tensor]
 ) -> list[Outcome]:
     """Compares gradients of a loss with the truth."""
-    received, contract, io = (
-        adapter.received(inputs),
-        adapter.backward_contract(problem.dtype),
-        FORMATS[problem.dtype],
-    )
+    received = adapter.received(inputs)
+    contract = adapter.backward_contract(problem.dtype)
+    io = FORMATS[problem.dtype]
 
     def hold(x: TensorCall) -> Reference:
         return adapter.operator.gradient_reference(x, given, contract, io)

@@ -60,15 +60,11 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return skipped(str(reason))
     except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
-    received, contract, io = (
-        adapter.received(inputs),
-        adapter.backward_contract(problem.dtype),
-        FORMATS[problem.dtype],
-    )
-    joined, given = (
-        together([received] * len(tested)),
-        cotangents_together([*tested.values()], received),
-    )
+    received = adapter.received(inputs)
+    contract = adapter.backward_contract(problem.dtype)
+    io = FORMATS[problem.dtype]
+    joined = together([received] * len(tested))
+    given = cotangents_together([*tested.values()], received)
     outcomes = judged(
         {name: _together(name, [row[name] for row in found], received) for name in found[0]},
         joined,

@@ -101,11 +101,9 @@ def outcomes(
     except CallError as fault:
         # What stands in for outputs where calls are only written down breaks laws that look at it:
         # every export of a smoke ended so.
-        return (
-            of_failed_call(adapter, inputs, fault)
-            if adapter.answers
-            else skipped("written down, not judged")
-        )
+        if adapter.answers:
+            return of_failed_call(adapter, inputs, fault)
+        return skipped("written down, not judged")
     if not adapter.answers:
         return skipped("exported, not judged")
     dtype = dtype_name(inputs)

@@ -100,10 +100,8 @@ def _measured(adapter: Adapter, tested: Probe) -> list[Outcome]:
         for measure in tested.measures:
             ruler = RULERS[measure]
             if name in ruler.outputs:
-                found, allowed = (
-                    ruler.figures(truth.error(actual), at),
-                    ruler.allowed(at, *_runs(emulation, name)),
-                )
+                found = ruler.figures(truth.error(actual), at)
+                allowed = ruler.allowed(at, *_runs(emulation, name))
                 yield figure(
                     measure, name, found, allowed, actual=actual, exact=truth.high, inputs=received
                 )
@@ -150,20 +148,16 @@ def _scaled(adapter: Adapter, tested: Probe) -> list[Outcome]:
         again = _outputs(adapter, tested, inputs)
         if any(not same(plain[name], again[name]) for name in plain):
             return skipped("its outputs are not the same bits at every call")
-    received, contract, io = (
-        (*map(adapter.received, pair),),
-        adapter.contract(tested.problem.dtype),
-        FORMATS[tested.problem.dtype],
-    )
+    received = (*map(adapter.received, pair),)
+    contract = adapter.contract(tested.problem.dtype)
+    io = FORMATS[tested.problem.dtype]
     emulations = [emulate(x, contract, io) for x in received]
     held = standard(received[1], contract, io, emulations[1])
 
     def relation(name: str) -> Iterator[Comparison]:
         members, scaled_members = (emulation.rounded for emulation in emulations)
-        position, kept = (
-            OUTPUTS.index(name),
-            [member for member in members if member in scaled_members],
-        )
+        position = OUTPUTS.index(name)
+        kept = [member for member in members if member in scaled_members]
         allowed = torch.stack(
             [(factor * members[m][position] - scaled_members[m][position]).abs() for m in kept]
         ).amax(0)

@@ -151,11 +151,9 @@ class _Missed:
 
     def outcome(self, status: Status, more: str) -> Outcome:
         j = int(self.excess.argmax())
-        at, by, curved = (
-            float(self.moved[j]),
-            float(self.reported[j]),
-            float(self.allowed.curvature[j]),
-        )
+        at = float(self.moved[j])
+        by = float(self.reported[j])
+        curved = float(self.allowed.curvature[j])
         said = (
             f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)}"
             f" directions, tolerance {self.allowed.noise:.3g} ({self.ratio:.3g}x tolerance)\n "

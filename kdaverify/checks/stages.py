@@ -103,11 +103,9 @@ def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
     stage, _, judged = output.removeprefix("call").partition(".")
     call = adapter.stages(dtype).get(stage)
     # An equation begins with the tensor that it defines.
-    return (
-        f"{stage} ({judged.partition(' ')[0]})"
-        if judged and call is not None and len(call.covers) > 1
-        else stage
-    )
+    if judged and call is not None and len(call.covers) > 1:
+        return f"{stage} ({judged.partition(' ')[0]})"
+    return stage
 
 
 def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:

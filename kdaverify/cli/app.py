@@ -54,12 +54,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-JUDGE, DECIDE, EXACT, HARNESS = (
-    "Test a kernel",
-    "Decide and report",
-    "Look things up",
-    "Test designs, and the harness itself",
-)
+JUDGE = "Test a kernel"
+DECIDE = "Decide and report"
+EXACT = "Look things up"
+HARNESS = "Test designs, and the harness itself"
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 # as typer calls it

@@ -100,11 +100,9 @@ def _in_short(what: What, row: dict[str, Any]) -> str:
     if what is What.IMPLS:
         return f"{', '.join(row['dtypes']) or 'needs options'}; {row['missing'] or 'runs here'}"
     if what is What.FAULTS:
-        return (
-            f"not re-created: {row['missing']}"
-            if row["missing"]
-            else f"{row['stage']}: {row['title']}"
-        )
+        if row["missing"]:
+            return f"not re-created: {row['missing']}"
+        return f"{row['stage']}: {row['title']}"
     if what is What.PROFILES:
         return ", ".join(f"{count} {name}" for name, count in row.items() if name != "name")
     axis = f"{row['axis']}: " if what is What.REGIMES else ""

@@ -178,11 +178,9 @@ def _benchmark(case: ReplayedCase, limits: Limits) -> NamedBenchmark | None:
     from kdaverify.verdicts.published import benchmark_named
 
     try:
-        return (
-            None
-            if case.benchmark is None
-            else benchmark_named(case.benchmark, isolate=case.isolate, limits=limits)
-        )
+        if case.benchmark is None:
+            return None
+        return benchmark_named(case.benchmark, isolate=case.isolate, limits=limits)
     except AdapterError as error:
         raise Complaint(f"--benchmark: {error}") from None
 

@@ -126,11 +126,9 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     ruling = heaviest(decisions) if refused(config) else _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
     write_json(request.json_file, lambda: summary(ruling, decisions, session_of(config).account))
-    return (
-        ruling.exit_code
-        if request.html is None
-        else _page(request.html, ruling, config, request, console)
-    )
+    if request.html is None:
+        return ruling.exit_code
+    return _page(request.html, ruling, config, request, console)
 
 
 def _page(

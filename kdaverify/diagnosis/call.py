@@ -46,10 +46,8 @@ class DiagnosedCall:
         )
 
     def yardstick(self) -> Yardstick:
-        held, io = (
-            self._standard(self.judged.received(self.problem.inputs())),
-            FORMATS[self.problem.dtype],
-        )
+        held = self._standard(self.judged.received(self.problem.inputs()))
+        io = FORMATS[self.problem.dtype]
         exact = defined(
             {name: held.exact(name).high.cpu() for name in held.budgets},
             {name: budget.undefined for name, budget in held.budgets.items()},
@@ -69,19 +67,15 @@ class DiagnosedCall:
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
 
     def _standard(self, inputs: Any) -> Reference:
-        tested, io, dtype = (
-            implementation_of(self.judged, self.question.detail),
-            FORMATS[self.problem.dtype],
-            self.problem.dtype,
-        )
+        tested = implementation_of(self.judged, self.question.detail)
+        io = FORMATS[self.problem.dtype]
+        dtype = self.problem.dtype
         if PROPERTIES[self.question.property].backward:
             return tested.operator.gradient_reference(
                 inputs, self._cotangents, tested.backward_contract(dtype), io
             )
-        contract, cuts = (
-            tested.contract(dtype),
-            (self.question.detail["cut"],) if self.question.property == "resume" else (),
-        )
+        contract = tested.contract(dtype)
+        cuts = (self.question.detail["cut"],) if self.question.property == "resume" else ()
         if self.question.property == "causality":
             inputs = prefix(inputs, self.question.detail["cut"])
         return tested.operator.reference(inputs, contract, io, cuts=cuts)

@@ -73,10 +73,8 @@ class Subgroup:
         """The sentence, and the counts that it rests on."""
         if not self.elsewhere:
             return self._of_every_case
-        inside, outside = (
-            f"{self.failing:,} of {self.cases:,} cases",
-            f"{self.failing_elsewhere:,} of {self.elsewhere:,} elsewhere",
-        )
+        inside = f"{self.failing:,} of {self.cases:,} cases"
+        outside = f"{self.failing_elsewhere:,} of {self.elsewhere:,} elsewhere"
         return (
             f"{'only ' if not self.failing_elsewhere else ''}where {self.said}: {inside}, {outside}"
             f" (in {', '.join(self.outputs)})"

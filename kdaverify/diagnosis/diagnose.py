@@ -192,11 +192,9 @@ def _named(
     until: float,
     least: float,
 ) -> Diagnosis:
-    size, matches, fits = (
-        adapter.operator.chunk_size(declared(lineup.question, adapter)),
-        list[Match](),
-        list[Match](),
-    )
+    size = adapter.operator.chunk_size(declared(lineup.question, adapter))
+    matches = list[Match]()
+    fits = list[Match]()
     for group in suspects(lineup.question, adapter):
         matches += lineup.matches(group)
         fits = [match for match in matches if match.indistinguishable]

@@ -96,11 +96,9 @@ class Diagnosis:
         )
 
     def _next(self) -> str:
-        return (
-            "no other candidate"
-            if self.nearest is None
-            else f"next candidate {self.nearest.suspect.fault.id}: {_percent(self.nearest)}"
-        )
+        if self.nearest is None:
+            return "no other candidate"
+        return f"next candidate {self.nearest.suspect.fault.id}: {_percent(self.nearest)}"
 
     def _poor(self) -> str:
         if self.unexplained:
@@ -124,11 +122,9 @@ class Diagnosis:
 
     def _name(self, match: Match) -> str:
         size = match.suspect.chunk_size
-        return (
-            str(match.suspect)
-            if size == self.chunk_size
-            else f"{match.suspect} (in chunks of {size})"
-        )
+        if size == self.chunk_size:
+            return str(match.suspect)
+        return f"{match.suspect} (in chunks of {size})"
 
 
 def _percent(match: Match) -> str:

@@ -50,11 +50,9 @@ def likenesses(
     for name, reported in yard.items():
         if name not in kernel.outputs or not reported.exact.numel():
             continue
-        mine, theirs, exact = (
-            kernel.outputs[name].flatten(),
-            candidates[name].flatten(1),
-            reported.exact.flatten(),
-        )
+        mine = kernel.outputs[name].flatten()
+        theirs = candidates[name].flatten(1)
+        exact = reported.exact.flatten()
         growth = (_rms(theirs) / (_rms(exact) or 1.0)).clamp(min=1.0)
         difference, error = (mine - theirs).abs(), (mine - exact).abs()
         apart += (_rms(difference) / reported.rms).square()

@@ -61,11 +61,9 @@ def reproduced(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float)
         seconds: when they are over, kinds that are left count as not explained; what is begun is
             ended.
     """
-    until, found, plain = (
-        time.monotonic() + seconds,
-        dict[Row, str](),
-        _PlainCalls(adapter, _tested(verdicts)),
-    )
+    until = time.monotonic() + seconds
+    found = dict[Row, str]()
+    plain = _PlainCalls(adapter, _tested(verdicts))
     if any(verdict.status.takes_process for verdict in verdicts) or not adapter.open_ended:
         return found
     for rows in sorted(_kinds(verdicts).values(), key=_turn):
@@ -162,11 +160,9 @@ class _PlainCalls:
         if PROPERTIES[row.property].same_outputs and (row.ratio is None or row.ratio > FAR):
             return FORWARD if self._has_plain_outputs(row) else ""
         wrong = _is_wrong(row, self._outcomes(FORWARD, row.problem), row.status)
-        return (
-            FORWARD
-            if wrong and (not PROPERTIES[row.property].same_outputs or self._has_plain_outputs(row))
-            else ""
-        )
+        if wrong and (not PROPERTIES[row.property].same_outputs or self._has_plain_outputs(row)):
+            return FORWARD
+        return ""
 
     def _explains_gradients(self, row: Verdict) -> str:
         # Gradients of a wrong forward differ from the exact ones. That they are its derivative is

@@ -67,11 +67,9 @@ class Suspect:
 def declared(question: PropertyCase, judged: Adapter) -> Any:
     """The contract of the kernel that answers."""
     tested, dtype = implementation_of(judged, question.detail), question.problem.dtype
-    return (
-        tested.backward_contract(dtype)
-        if PROPERTIES[question.property].backward
-        else tested.contract(dtype)
-    )
+    if PROPERTIES[question.property].backward:
+        return tested.backward_contract(dtype)
+    return tested.contract(dtype)
 
 
 def suspects(question: PropertyCase, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:

@@ -98,11 +98,9 @@ def fit(
         )
         here, there = mine.isfinite(), theirs.isfinite()
         both = here & there
-        lost, unequal, compared = (
-            lost + int((~both).sum()),
-            unequal + int((here ^ there).sum()),
-            compared + int(both.sum()),
-        )
+        lost = lost + int((~both).sum())
+        unequal = unequal + int((here ^ there).sum())
+        compared = compared + int(both.sum())
         difference = (mine - theirs)[both]
         apart += (rms(difference) / reported.rms) ** 2
         effect += (rms((mine - exact)[here]) / reported.rms) ** 2

@@ -58,11 +58,9 @@ def _clauses(
 
 
 def _zeros(found: Tensor, exact: Tensor, wrong: Tensor) -> list[str]:
-    return (
-        ["0 wherever it is wrong"]
-        if bool((found[wrong] == 0).all()) and bool((exact[wrong] != 0).any())
-        else []
-    )
+    if bool((found[wrong] == 0).all()) and bool((exact[wrong] != 0).any()):
+        return ["0 wherever it is wrong"]
+    return []
 
 
 def _of_states(wrong: Tensor) -> Iterator[str]:

@@ -50,11 +50,9 @@ class DecayDifferences(Chunk):
 
     def _between(self, later: Pick, earlier: Pick) -> Tensor:
         decay = self.formed(later(self.sums), earlier(self.sums))
-        return (
-            decay
-            if self.resets is None
-            else decay.masked_fill(later(self.resets) > earlier(self.resets), 0.0)
-        )
+        if self.resets is None:
+            return decay
+        return decay.masked_fill(later(self.resets) > earlier(self.resets), 0.0)
 
 
 def _lower(square: Tensor) -> Tensor:
@@ -134,11 +132,9 @@ class OneOffsetForAllChannels(DecayDifferences):
     """
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
-        exp, high, low = (
-            self.arithmetic.exp,
-            later.amax(-1, keepdim=True),
-            earlier.amax(-1, keepdim=True),
-        )
+        exp = self.arithmetic.exp
+        high = later.amax(-1, keepdim=True)
+        low = earlier.amax(-1, keepdim=True)
         return exp(later - high) * exp((low - earlier).clamp(max=80.0)) * exp(high - low)
 
 

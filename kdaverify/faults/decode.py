@@ -67,10 +67,8 @@ def _key_corrected_instead(decayed: Tensor, x: Inputs) -> Tensor:
 
 def _mask_transposed(decayed: Tensor, x: Inputs) -> Tensor:
     state = _corrected(decayed, x)
-    row, column = (
-        torch.arange(x.K, device=state.device)[:, None],
-        torch.arange(x.V, device=state.device),
-    )
+    row = torch.arange(x.K, device=state.device)[:, None]
+    column = torch.arange(x.V, device=state.device)
     return state.masked_fill((row >= x.V) | (column >= x.K), 0.0)
 
 

@@ -143,11 +143,9 @@ def struck(
     def make(setting: Setting) -> Patch:
         def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
             outputs = kernel(x)
-            return (
-                wrong(outputs, x, setting.random)
-                if when(x) and strikes(setting.random, chance)
-                else outputs
-            )
+            if when(x) and strikes(setting.random, chance):
+                return wrong(outputs, x, setting.random)
+            return outputs
 
         return Patch(forward=call)
 
@@ -170,11 +168,9 @@ def rounded(fmt: str, *names: str) -> Make:
 
     def make(setting: Setting) -> Patch:
         def stored(name: str, tensor: Tensor) -> Tensor:
-            return (
-                part_of(tensor, FORMATS[fmt].round(tensor), setting.strength)
-                if name in names
-                else tensor
-            )
+            if name in names:
+                return part_of(tensor, FORMATS[fmt].round(tensor), setting.strength)
+            return tensor
 
         return Patch(stored=stored)
 

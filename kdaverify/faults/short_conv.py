@@ -70,11 +70,9 @@ class Parts:
 
 
 def sequences(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
-    return (
-        [(b, 0, T) for b in range(B)]
-        if cu is None
-        else [(0, first, end) for first, end in pairwise(cu.tolist())]
-    )
+    if cu is None:
+        return [(b, 0, T) for b in range(B)]
+    return [(0, first, end) for first, end in pairwise(cu.tolist())]
 
 
 def old_columns(state: Tensor | None, W: int, x: Tensor) -> Tensor:

@@ -132,10 +132,8 @@ def as_if_contiguous(tensor: Tensor) -> Tensor:
     """What a kernel reads that takes the memory of a view for that of a dense tensor."""
     if tensor.is_contiguous():
         return tensor
-    start, storage = (
-        tensor.storage_offset(),
-        tensor.untyped_storage().nbytes() // tensor.element_size(),
-    )
+    start = tensor.storage_offset()
+    storage = tensor.untyped_storage().nbytes() // tensor.element_size()
     there = tensor.detach().as_strided((min(tensor.numel(), storage - start),), (1,), start)
     wanted = torch.cat((there, there.new_zeros(tensor.numel() - len(there))))
     return straight(tensor, wanted.view(tensor.shape))

@@ -30,10 +30,8 @@ def show(console: Console, found: KillMatrix) -> None:
 
 
 def _conclusion(console: Console, found: KillMatrix) -> None:
-    runs, alarms = (
-        sum(row.runs for row in found.conforming),
-        [(row.id, alarm) for row in found.conforming for alarm in row.false_alarms],
-    )
+    runs = sum(row.runs for row in found.conforming)
+    alarms = [(row.id, alarm) for row in found.conforming for alarm in row.false_alarms]
     for name, alarm in alarms:
         console.print(Text(f"false alarm: {name}: {alarm}", style="bold red"))
     left = f"; {found.unfinished} not finished" if found.unfinished else ""

@@ -110,10 +110,8 @@ def changes(
 def _change(
     implementation: str, suite: str, dtype: str, output: str, ratios: list[float]
 ) -> NightlyChange:
-    low, high = (
-        median_limit(ratios, CONFIDENCE),
-        1 / median_limit([1 / ratio for ratio in ratios], CONFIDENCE),
-    )
+    low = median_limit(ratios, CONFIDENCE)
+    high = 1 / median_limit([1 / ratio for ratio in ratios], CONFIDENCE)
     return NightlyChange(
         implementation, suite, dtype, output, len(ratios), median_low(ratios), low, high
     )

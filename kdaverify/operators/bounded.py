@@ -181,10 +181,8 @@ class BoundedOperator(FunctionOperator):
         """Normal cotangents, 0 where an output has no exact value."""
         exposed = exposed if of == BOTH else tuple(name for name in exposed if name == of)
         call, outputs = problem.inputs(), self.signature.cotangents
-        given, masks = (
-            normal_cotangents(self, problem, call, exposed, exponent),
-            self.undefined(call),
-        )
+        given = normal_cotangents(self, problem, call, exposed, exponent)
+        masks = self.undefined(call)
         return {
             name: dy.masked_fill(masks[outputs[name]], 0.0) if outputs[name] in masks else dy
             for name, dy in given.items()

@@ -44,11 +44,9 @@ class FunctionTakes:
 
     def width(self, wanted: int) -> int:
         """The nearest width that it takes."""
-        return (
-            min(self.widths, key=lambda width: (abs(width - wanted), width))
-            if self.widths
-            else wanted
-        )
+        if self.widths:
+            return min(self.widths, key=lambda width: (abs(width - wanted), width))
+        return wanted
 
     def has(self, name: str) -> bool:
         """Whether a parameter is taken, or an option declared, or is declared to be that."""

@@ -105,11 +105,9 @@ class PipelineOperator(CallOperator):
 
     def run(self, x: PassInputs, arithmetic: Arithmetic) -> dict[str, Tensor]:
         """Outputs without cotangents, gradients with them."""
-        return (
-            self.forward(x.call, arithmetic)
-            if x.cotangents is None
-            else self.backward(x.call, x.cotangents, arithmetic)
-        )
+        if x.cotangents is None:
+            return self.forward(x.call, arithmetic)
+        return self.backward(x.call, x.cotangents, arithmetic)
 
     def stages(self, x: PassInputs, arithmetic: Arithmetic) -> dict[str, Tensor]:
         """What every stage of a pass stores, by name, in order; a stage reads what is given of the

@@ -92,11 +92,9 @@ def same(
         return outcomes(adapter, call, lambda: {**other})
 
     first = same_or_right(found, wanted, judged, said)
-    return (
-        first
-        if any(outcome.status.rejects for outcome in first)
-        else same_or_right(wanted, found, judged, said)
-    )
+    if any(outcome.status.rejects for outcome in first):
+        return first
+    return same_or_right(wanted, found, judged, said)
 
 
 def exactly(call: Any, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[Outcome]:

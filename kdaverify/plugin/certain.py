@@ -38,8 +38,6 @@ def note_failures(config: pytest.Config, spec: str, verdicts: Sequence[Verdict])
 
 def _mark(config: pytest.Config, spec: str) -> Path | None:
     files = crash_files(config)
-    return (
-        None
-        if files is None
-        else files.folder / f"wrong-{hashlib.sha256(spec.encode()).hexdigest()[:16]}"
-    )
+    if files is None:
+        return None
+    return files.folder / f"wrong-{hashlib.sha256(spec.encode()).hexdigest()[:16]}"

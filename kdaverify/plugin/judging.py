@@ -198,11 +198,9 @@ def _rejection(error: BaseException) -> str | None:
     if isinstance(error, BaseExceptionGroup):
         messages = [_rejection(inner) for inner in error.exceptions]
         known = [message for message in messages if message is not None]
-        return (
-            "not repeatable: the same call failed once and passed once\n" + "\n".join(known)
-            if len(known) == len(messages)
-            else None
-        )
+        if len(known) == len(messages):
+            return "not repeatable: the same call failed once and passed once\n" + "\n".join(known)
+        return None
     return None
 
 
@@ -292,11 +290,9 @@ def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
         return tuple(verdicts)
     first, last = failing[0], failing[-1]
     kept = [verdict for call in calls[: first + 1] for verdict in _once(call)]
-    return (
-        tuple(kept)
-        if calls[last][0].case_key() == calls[first][0].case_key()
-        else (*kept, *_once(calls[last]))
-    )
+    if calls[last][0].case_key() == calls[first][0].case_key():
+        return tuple(kept)
+    return (*kept, *_once(calls[last]))
 
 
 def _once(call: Sequence[Verdict]) -> tuple[Verdict, ...]:

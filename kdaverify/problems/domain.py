@@ -266,11 +266,9 @@ def _limits(given: Range, widest: Range) -> Limits:
 
 
 def _nearest(size: int, allowed: tuple[int, ...]) -> int:
-    return (
-        min(allowed, key=lambda other: (abs(other - size), other))
-        if allowed and size not in allowed
-        else size
-    )
+    if allowed and size not in allowed:
+        return min(allowed, key=lambda other: (abs(other - size), other))
+    return size
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

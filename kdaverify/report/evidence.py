@@ -39,11 +39,9 @@ def evidence(decision: Decision) -> list[Text]:
 def _grades(grades: dict[str, str]) -> list[Text]:
     """The meaning of the letters, where one is not A."""
     worse = sorted({*grades.values()} - {"A"})
-    return (
-        [_reported("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))]
-        if worse
-        else []
-    )
+    if worse:
+        return [_reported("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))]
+    return []
 
 
 def _run(decision: Decision) -> list[Text]:

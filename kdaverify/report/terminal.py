@@ -226,11 +226,9 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
         (verdict for verdict in verdicts if verdict.stage is not None),
         key=lambda verdict: not verdict.names_stage(),
     )
-    return (
-        reported(found[0].stage or "-", "red" if found[0].names_stage() else "")
-        if found
-        else Text("-")
-    )
+    if found:
+        return reported(found[0].stage or "-", "red" if found[0].names_stage() else "")
+    return Text("-")
 
 
 def _kind_and_stage(group: ReportedKind) -> str:

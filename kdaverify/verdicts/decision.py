@@ -251,10 +251,8 @@ def _rejections(counted: VerdictCounts) -> tuple[str, ...]:
 
 def _gaps(counted: VerdictCounts, expected: Expected) -> tuple[str, ...]:
     passed = [kind for kind in counted.kinds if kind.proves()]
-    pairs, properties = (
-        {(kind.dtype, kind.output) for kind in passed},
-        {kind.property for kind in passed},
-    )
+    pairs = {(kind.dtype, kind.output) for kind in passed}
+    properties = {kind.property for kind in passed}
     uncertified = counted.cases.get(Status.ORACLE_UNCERTIFIED, 0)
     gaps = (
         [f"{uncertified} {plural('case', uncertified)} without a certified reference value"]
@@ -296,11 +294,9 @@ def _why_not(counted: VerdictCounts) -> str:
         return "no case was judged"
     first, *others = counted.skipped
     more = f" (and {len(others)} more {plural('reason', len(others))})" if others else ""
-    return (
-        f"every case was skipped, {first}{more}"
-        if {*counted.cases} == {Status.SKIP.value}
-        else f"{first}{more}"
-    )
+    if {*counted.cases} == {Status.SKIP.value}:
+        return f"every case was skipped, {first}{more}"
+    return f"{first}{more}"
 
 
 def plural(noun: str, count: int) -> str:

@@ -107,11 +107,9 @@ def _over(limit: Limit, rows: pl.DataFrame) -> str:
     where = " ".join(f"{axis} {glob}" for axis, glob in tested.items()) or "all verdicts"
     if found is None:
         return f"{limit.statistic} of {where}: nothing to measure, at most {limit.most:g} wanted"
-    return (
-        ""
-        if found <= limit.most
-        else f"{limit.statistic} of {where}: {found:.3g}, at most {limit.most:g} wanted"
-    )
+    if found <= limit.most:
+        return ""
+    return f"{limit.statistic} of {where}: {found:.3g}, at most {limit.most:g} wanted"
 
 
 def _measured(statistic: str, rows: pl.DataFrame) -> float | None:

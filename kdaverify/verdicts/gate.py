@@ -282,11 +282,9 @@ def _covered(found: Sequence[Covered]) -> tuple[Covered, ...]:
 def _partly_identified(name: str, accounts: Sequence[Account]) -> list[str]:
     """Said where some sessions recorded the code that they judged and some did not."""
     unknown = sum(name not in account.judged for account in accounts)
-    return (
-        [f"{unknown} of {len(accounts)} sessions did not record which code they judged"]
-        if 0 < unknown < len(accounts)
-        else []
-    )
+    if 0 < unknown < len(accounts):
+        return [f"{unknown} of {len(accounts)} sessions did not record which code they judged"]
+    return []
 
 
 def _harnesses(accounts: Sequence[Account]) -> list[str]:

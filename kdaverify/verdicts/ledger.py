@@ -101,10 +101,8 @@ class Ledger:
                 )
             )
         accepted = read(path, implementation, device)
-        absent, new = (
-            [name for name in accepted if name not in cases],
-            [name for name in cases if name not in accepted],
-        )
+        absent = [name for name in accepted if name not in cases]
+        new = [name for name in cases if name not in accepted]
         missing = (
             (
                 (

@@ -191,10 +191,8 @@ def _fault(waiver: Waiver, ratios: list[float | None], today: date) -> str:
     if not ratios:
         return "matches no failure of this run: take it out of the file"
     if waiver.statistic in STATUSES:
-        return (
-            f"is exceeded: {len(ratios)} verdicts, cap {waiver.cap:g}"
-            if len(ratios) > waiver.cap
-            else ""
-        )
+        if len(ratios) > waiver.cap:
+            return f"is exceeded: {len(ratios)} verdicts, cap {waiver.cap:g}"
+        return ""
     worst = max(math.inf if ratio is None or math.isnan(ratio) else ratio for ratio in ratios)
     return "" if worst <= waiver.cap else f"is exceeded: {worst:.3g}x tolerance, cap {waiver.cap:g}"

@@ -62,11 +62,9 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
     do, dS = cotangents.of(inputs)
     tokens, group = inputs.B * inputs.T, inputs.HV // inputs.H
     dq, dk = (zeros(tokens, inputs.H, inputs.K) for _ in range(2))
-    dv, dg, dbeta = (
-        zeros(tokens, inputs.HV, inputs.V),
-        zeros(tokens, inputs.HV, inputs.KG),
-        zeros(tokens, inputs.HV, 1),
-    )
+    dv = zeros(tokens, inputs.HV, inputs.V)
+    dg = zeros(tokens, inputs.HV, inputs.KG)
+    dbeta = zeros(tokens, inputs.HV, 1)
     d_initial_state = zeros(*inputs.state.shape)
     shared: tuple[arb_mat, arb_mat] | None = None
     with precision(bits):
@@ -167,11 +165,9 @@ class Sweep:
         self, y: arb_mat, t: int, decay: Row, token: ForwardTokenBalls, do: Row
     ) -> arb_mat:
         """Y of the token before."""
-        (q,), (k,), (beta,) = (
-            self.head.q[t : t + 1],
-            self.head.k[t : t + 1],
-            self.head.beta[t : t + 1],
-        )
+        (q,) = self.head.q[t : t + 1]
+        (k,) = self.head.k[t : t + 1]
+        (beta,) = self.head.beta[t : t + 1]
         growth = of_each(inverse, decay)
         y = y + _column(_times(q, decay)) * (_line(do) * self.head.scale)
         p = _line(_times(k, growth)) * y

@@ -54,11 +54,9 @@ def of_each(function: Callable[[arb], arb], row: Row) -> Row:
     that all channels of a head share.
     """
     first = row[0] if row else None
-    return (
-        [function(row[0])] * len(row)
-        if all(x is first for x in row)
-        else [function(x) for x in row]
-    )
+    if all(x is first for x in row):
+        return [function(row[0])] * len(row)
+    return [function(x) for x in row]
 
 
 def accumulate(total: Row, gates: list[float | arb]) -> Row:

@@ -71,11 +71,9 @@ def certify(
             lambda bits: FORMS[form](inputs, bits), accept, first, _subject(f"{form} form", inputs)
         )
 
-    return (
-        compute()
-        if cache is None
-        else cached(inputs, compute, options={"form": form}, accept=accept, cache=cache)
-    )
+    if cache is None:
+        return compute()
+    return cached(inputs, compute, options={"form": form}, accept=accept, cache=cache)
 
 
 def certify_gradients(

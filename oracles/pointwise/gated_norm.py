@@ -103,10 +103,8 @@ class GatedNorm:
     def inverse_error(self) -> RoundingError:
         """Relative: half of that of the mean, and 2 ulp of the root."""
         u, V, squares = self.precision.accumulate.unit, self.x.shape[-1], self.x.square()
-        part, total = (
-            (self.mean - self.call.eps).clamp(min=0.0) / self.mean,
-            squares.sum(-1, keepdim=True),
-        )
+        part = (self.mean - self.call.eps).clamp(min=0.0) / self.mean
+        total = squares.sum(-1, keepdim=True)
         lost = self.precision.accumulate.smallest / self.mean
         # Half of the error of the mean, to second order where that is large.
         mean = self.precision.accumulate.gamma(V + 2) * part + 2 * u + lost
@@ -216,10 +214,8 @@ class GatedNorm:
         by_mean = (off_p.times(n) + off_n.times(p.abs() + off_p.bound)).mapped(
             lambda x: x.mean(-1, keepdim=True), lambda x: x.sum(-1, keepdim=True) / V**2
         )
-        moduli, sums = (
-            terms.abs().mean(-1, keepdim=True),
-            partial_sums(terms.square().sum(-1, keepdim=True), m * V, V) / V**2,
-        )
+        moduli = terms.abs().mean(-1, keepdim=True)
+        sums = partial_sums(terms.square().sum(-1, keepdim=True), m * V, V) / V**2
         added = terms.square().sum(-1, keepdim=True) / V**2 + m.square()
         off_m = by_mean + RoundingError(
             accumulate.gamma(V + 2) * moduli,

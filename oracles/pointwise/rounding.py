@@ -158,11 +158,9 @@ def partial_sums(squares: Tensor, total: Tensor, terms: float) -> Tensor:
     Math: E S_k^2 = k/n ((n - k)/(n - 1) Q + (k - 1)/(n - 1) S^2), added up over k = 2..n, with Q
     the sum of squares and S the total.
     """
-    return (
-        squares * ((terms + 1) / 6 - 1 / terms) + total.square() * (terms + 1) / 3
-        if terms > 1
-        else torch.zeros_like(total)
-    )
+    if terms > 1:
+        return squares * ((terms + 1) / 6 - 1 / terms) + total.square() * (terms + 1) / 3
+    return torch.zeros_like(total)
 
 
 @dataclass(frozen=True)
@@ -190,11 +188,9 @@ class Activation:
         if self.name == "none":
             return self.z
         # -inf * 0: exactly 0 in the limit.
-        return (
-            torch.where(self.sigmoid == 0, torch.zeros_like(self.z), self.z * self.sigmoid)
-            if self.name == "silu"
-            else self.sigmoid
-        )
+        if self.name == "silu":
+            return torch.where(self.sigmoid == 0, torch.zeros_like(self.z), self.z * self.sigmoid)
+        return self.sigmoid
 
     @property
     def slope(self) -> Tensor:
@@ -222,10 +218,8 @@ class Activation:
         s, rest, u = self.sigmoid, torch.sigmoid(-self.z), precision.unit
         if self.name == "none":
             return RoundingError.none(s)
-        relative, z = (
-            self._relative(precision),
-            torch.where(s == 0, torch.zeros_like(s), self.z.abs()),
-        )
+        relative = self._relative(precision)
+        z = torch.where(s == 0, torch.zeros_like(s), self.z.abs())
         beside_one = s * (s * relative + u)
         if self.name == "sigmoid":
             return RoundingError.leaning(

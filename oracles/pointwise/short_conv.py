@@ -119,10 +119,8 @@ class Taps:
         each the sum of what its elements were factors of.
         """
         x, W = self.call.x, self.call.W
-        dx, dstate = (
-            e.new_zeros(x.shape[0] * x.shape[1], x.shape[2]),
-            e.new_zeros(self.call.N, x.shape[2], W),
-        )
+        dx = e.new_zeros(x.shape[0] * x.shape[1], x.shape[2])
+        dstate = e.new_zeros(self.call.N, x.shape[2], W)
         for j in range(W):
             back, term = W - 1 - j, e * weight[:, j]
             inside = self.place >= back
@@ -188,11 +186,9 @@ class ShortConv:
     """
 
     def __init__(self, call: ShortConvCall, precision: ConvPrecision = EXACT) -> None:
-        self.call, self.wide, self.precision = (
-            call,
-            call.mapped(torch.Tensor.double, Role.TOKEN, Role.PARAMETER, Role.STATE),
-            precision,
-        )
+        self.call = call
+        self.wide = call.mapped(torch.Tensor.double, Role.TOKEN, Role.PARAMETER, Role.STATE)
+        self.precision = precision
         self.taps = Taps.of(call)
         self._x, self._state = self.wide.x.flatten(0, 1), self.wide.state
 
@@ -271,12 +267,10 @@ class ShortConv:
     def _inputs_backward(
         self, e: Tensor, off: RoundingError, cotangents: Mapping[str, Tensor]
     ) -> Results:
-        weight, result, accumulate, terms = (
-            self.wide.weight,
-            self.precision.result,
-            self.precision.accumulate,
-            self.precision.terms,
-        )
+        weight = self.wide.weight
+        result = self.precision.result
+        accumulate = self.precision.accumulate
+        terms = self.precision.terms
         passed = self.taps.handed_back(self._d_final(cotangents))
         parts = zip(("dx", "d_initial_state"), self.taps.given(e, weight), passed, strict=True)
         size = self.taps.given(e.abs() + off.bound, weight.abs())
@@ -301,11 +295,9 @@ class ShortConv:
         return found
 
     def _d_final(self, cotangents: Mapping[str, Tensor]) -> Tensor:
-        return (
-            cotangents["d_final_state"].double()
-            if "d_final_state" in cotangents
-            else torch.zeros_like(self._state)
-        )
+        if "d_final_state" in cotangents:
+            return cotangents["d_final_state"].double()
+        return torch.zeros_like(self._state)
 
     def _shaped(self, error: RoundingError, name: str) -> RoundingError:
         return self._viewed(error) if name == "dx" else error

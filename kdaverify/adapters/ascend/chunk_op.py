@@ -123,11 +123,9 @@ class ChunkCall:
             .output(o, None)
             .o
         )
-        return (
-            taken.view(inputs.v.shape)
-            if isinstance(taken, Tensor) and taken.shape == call.v.shape
-            else taken
-        )
+        if isinstance(taken, Tensor) and taken.shape == call.v.shape:
+            return taken.view(inputs.v.shape)
+        return taken
 
 
 @dataclass(frozen=True)

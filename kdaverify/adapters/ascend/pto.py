@@ -117,11 +117,9 @@ class AscendPto(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         declared = preset("ascend_pto", dtype)
-        return (
-            replace(declared, carry=FORMATS["fp16"])
-            if self._options.final_state == SNAPSHOT
-            else declared
-        )
+        if self._options.final_state == SNAPSHOT:
+            return replace(declared, carry=FORMATS["fp16"])
+        return declared
 
     def supports(self, problem: Problem) -> str | None:
         return "at least one token" if problem.T == 0 else super().supports(problem)
@@ -132,11 +130,9 @@ class AscendPto(Adapter):
 
     def received(self, inputs: Inputs) -> Inputs:
         call = fold_scale(self.conventions.received(inputs))
-        return (
-            replace(call, g=call.g.half().to(call.g.dtype))
-            if self.conventions.gate == "log"
-            else call
-        )
+        if self.conventions.gate == "log":
+            return replace(call, g=call.g.half().to(call.g.dtype))
+        return call
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout != self.conventions.layout:

@@ -66,10 +66,8 @@ def question(*, H: int, HV: int, width: int, dtype: torch.dtype, state: bool) ->
     # Decay shows in what the second token reads of the first: so they share a direction, the first
     # writes little, the second adds little. It decays more than the first, so that one token's
     # gates that are taken for sums still fall.
-    common, weak_first = (
-        draw(1, 1, H, width),
-        torch.tensor((0.3, 1.0), dtype=torch.float64).view(1, TOKENS, 1, 1),
-    )
+    common = draw(1, 1, H, width)
+    weak_first = torch.tensor((0.3, 1.0), dtype=torch.float64).view(1, TOKENS, 1, 1)
     decay = -(0.3 + 0.3 * draw(1, 1, HV, width).sigmoid())
     return Inputs(
         q=(1.6 * weak_first * coherent(common)).to(dtype),

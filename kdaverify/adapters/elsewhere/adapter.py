@@ -178,11 +178,9 @@ class Elsewhere(Declared):
         return Elsewhere(declaration, self._place, self._limit, self._interpreter)
 
     def proof(self) -> str:
-        return (
-            NOTHING_YET
-            if self._last is None
-            else f"{self._last.about['function']} in {self._place.python}"
-        )
+        if self._last is None:
+            return NOTHING_YET
+        return f"{self._last.about['function']} in {self._place.python}"
 
     def environment(self) -> dict[str, str]:
         reported: Mapping[str, str] = (

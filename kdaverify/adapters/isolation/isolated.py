@@ -245,10 +245,8 @@ class Isolated(Adapter):
         process, what it reported before.
         """
         if self._about is None or self._called:
-            self._about, self._called = (
-                self._supervisor.reply_to(ReportEnvironment(self._way), About),
-                False,
-            )
+            self._about = self._supervisor.reply_to(ReportEnvironment(self._way), About)
+            self._called = False
         return self._about
 
 

@@ -43,12 +43,10 @@ class Supervisor:
     def __init__(
         self, spec: str, limits: Limits, *, surroundings: Mapping[str, str], limited: bool
     ) -> None:
-        self.spec, self.limits, self.surroundings, self.limited = (
-            spec,
-            limits,
-            dict(surroundings),
-            limited,
-        )
+        self.spec = spec
+        self.limits = limits
+        self.surroundings = dict(surroundings)
+        self.limited = limited
         self.inputs, self.outputs = Arena.new("kdaverify-inputs"), Arena.new("kdaverify-outputs")
         self._folder = Path.cwd()
         self._process: Process | None = None

@@ -102,11 +102,9 @@ class TritonInterpreter:
             for name, difference in self.self_test().items()
             if difference is not None
         ]
-        return (
-            f"interpreted bf16 is not bf16 ({'; '.join(failed)}); judge fp32 or fp16"
-            if failed
-            else None
-        )
+        if failed:
+            return f"interpreted bf16 is not bf16 ({'; '.join(failed)}); judge fp32 or fp16"
+        return None
 
 
 _active: list[TritonInterpreter] = []

@@ -43,12 +43,10 @@ class Bfloat16:
     """
 
     def __init__(self, module: Any, tl: Any) -> None:
-        self._handle, self._fp32, self._bf16, self._int1 = (
-            module.TensorHandle,
-            tl.float32,
-            tl.bfloat16,
-            tl.int1,
-        )
+        self._handle = module.TensorHandle
+        self._fp32 = tl.float32
+        self._bf16 = tl.bfloat16
+        self._int1 = tl.int1
         self._fp_add = module._ir.ATOMIC_OP.FADD  # noqa: SLF001
         self._install(module.InterpreterBuilder)
 

@@ -22,12 +22,10 @@ class Dots:
     """
 
     def __init__(self, module: Any, tl: Any, bf16: Bfloat16, settings: Settings) -> None:
-        self._handle, self._fp32, self._bf16, self._settings = (
-            module.TensorHandle,
-            tl.float32,
-            bf16,
-            settings,
-        )
+        self._handle = module.TensorHandle
+        self._fp32 = tl.float32
+        self._bf16 = bf16
+        self._settings = settings
         self._one_pass = module._ir.INPUT_PRECISION.TF32  # noqa: SLF001
         self._original = module.InterpreterBuilder.create_dot
         module.InterpreterBuilder.create_dot = self._dot()

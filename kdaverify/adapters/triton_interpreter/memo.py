@@ -39,12 +39,10 @@ def install(module: Any, tl: Any) -> None:
 
 def _shapes(tl: Any) -> None:
     """Types of blocks and tensors share the objects that depend on nothing but their shape."""
-    block_type, tensor, constexpr, sequence = (
-        tl.core.block_type,
-        tl.core.tensor,
-        tl.core.constexpr,
-        tl.core.tuple,
-    )
+    block_type = tl.core.block_type
+    tensor = tl.core.tensor
+    constexpr = tl.core.constexpr
+    sequence = tl.core.tuple
     original: Callable[[Any, Any, Any], None] = block_type.__init__
     known: dict[tuple[int, ...], tuple[Any, int, str, tuple[Any, Any]]] = {}
     scalar = (constexpr(1), sequence([]))
@@ -171,11 +169,9 @@ def _constants(original: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     def typed(value: float, dtype: Any) -> Any:
-        return (
-            constant(value, type(value), dtype)
-            if dtype is not None and dtype.name in COMMON
-            else original(value, dtype)
-        )
+        if dtype is not None and dtype.name in COMMON:
+            return constant(value, type(value), dtype)
+        return original(value, dtype)
 
     return typed
 

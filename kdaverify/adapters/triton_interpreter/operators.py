@@ -24,16 +24,12 @@ class Operators:
     """The replaced operators of `tl.tensor`, installed over the patched language."""
 
     def __init__(self, module: Any, tl: Any) -> None:
-        self._tensor, self._pointer, self._block = (
-            tl.core.tensor,
-            tl.core.pointer_type,
-            tl.core.block_type,
-        )
-        self._handle, self._semantic, self._int1 = (
-            module.TensorHandle,
-            module.interpreter_semantic,
-            tl.int1,
-        )
+        self._tensor = tl.core.tensor
+        self._pointer = tl.core.pointer_type
+        self._block = tl.core.block_type
+        self._handle = module.TensorHandle
+        self._semantic = module.interpreter_semantic
+        self._int1 = tl.int1
         for name, operation in ARITHMETIC.items():
             self._replace(
                 f"__{name}__", self._arithmetic(operation, getattr(self._tensor, f"__{name}__"))

@@ -70,11 +70,9 @@ class CallRuleCase:
     @property
     def place(self) -> torch.device:
         """Where the kernel takes tensors as they are."""
-        return (
-            torch.device(self.adapter.device)
-            if self.adapter.device in DEVICES
-            else self.inputs.device
-        )
+        if self.adapter.device in DEVICES:
+            return torch.device(self.adapter.device)
+        return self.inputs.device
 
     def loss_on(self, device: torch.device) -> Tensors:
         """The cotangents that are not absent, by name, on a device."""
@@ -117,10 +115,8 @@ class CallRuleCase:
         copied: Callable[[Any], Any] = TensorCall.copied,
     ) -> Tensors:
         """The gradients of one call."""
-        x, loss = (
-            self.inputs if inputs is None else inputs,
-            self.cotangents if given is None else given,
-        )
+        x = self.inputs if inputs is None else inputs
+        loss = self.cotangents if given is None else given
         return run_backward(self.adapter, x, loss, copied=copied)
 
     def judged(

@@ -126,10 +126,8 @@ def _appended(own: Inputs) -> Inputs:
     again = torch.arange(own.T + APPENDED) % own.T
     idle = torch.arange(own.T + APPENDED) >= own.T
     moved = {name: getattr(own, name)[:, again] for name in TOKENS}
-    g, beta = (
-        moved["g"].masked_fill(idle[:, None, None], 0.0),
-        moved["beta"].masked_fill(idle[:, None], 0.0),
-    )
+    g = moved["g"].masked_fill(idle[:, None, None], 0.0)
+    beta = moved["beta"].masked_fill(idle[:, None], 0.0)
     return replace(own, **{**moved, "g": g, "beta": beta})
 
 

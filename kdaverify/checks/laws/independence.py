@@ -53,11 +53,9 @@ def before(problem: Problem) -> Tensor:
 
 
 def _tested_before(problem: Problem) -> str | None:
-    return (
-        None
-        if not problem.packed and problem.T > 1
-        else "wanted a dense problem of two tokens or more"
-    )
+    if not problem.packed and problem.T > 1:
+        return None
+    return "wanted a dense problem of two tokens or more"
 
 
 LATER_TOKENS: Final = Law(
@@ -138,11 +136,9 @@ def _sequences_kept(adapter: Adapter, problem: Problem, parity: int) -> list[Out
 
 def _has_neighbours(problem: Problem) -> str | None:
     used = [length for _, _, length in problem.spans if length]
-    return (
-        None
-        if problem.packed and len(used) > 1
-        else "wanted a pack of two sequences with tokens or more"
-    )
+    if problem.packed and len(used) > 1:
+        return None
+    return "wanted a pack of two sequences with tokens or more"
 
 
 NEIGHBOURS: Final = Law(
@@ -174,11 +170,9 @@ def padding(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
 
 def _has_padding(problem: Problem) -> str | None:
-    return (
-        None
-        if problem.packed and sum(problem.lengths or ()) < problem.T
-        else "wanted a pack with tokens past its last offset"
-    )
+    if problem.packed and sum(problem.lengths or ()) < problem.T:
+        return None
+    return "wanted a pack with tokens past its last offset"
 
 
 PADDING: Final = Law(

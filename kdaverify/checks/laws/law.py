@@ -72,28 +72,22 @@ def no_deep_decay(problem: Problem) -> str | None:
     spans = [(b * problem.T + first, length) for b, first, length in problem.spans]
     sums = (decays[first : first + length].sum(0) for first, length in spans if length)
     deepest = min((float(total.min()) for total in sums if total.numel()), default=0.0)
-    return (
-        f"gates that sum to {deepest:.3g} over a sequence make subnormal products"
-        if deepest < DEEPEST
-        else None
-    )
+    if deepest < DEEPEST:
+        return f"gates that sum to {deepest:.3g} over a sequence make subnormal products"
+    return None
 
 
 def ends_excluded(problem: Problem, *, gate: bool = False, beta: bool = False) -> str | None:
     """For laws that set gates, or betas, to exactly 0: why that lies outside the problem's ranges;
     None if it does not.
     """
-    highest, weakest = (
-        (problem.gate_range or (None, None))[1],
-        (problem.beta_range or (None, None))[0],
-    )
+    highest = (problem.gate_range or (None, None))[1]
+    weakest = (problem.beta_range or (None, None))[0]
     if gate and highest is not None and highest < 0:
         return f"gates of 0 lie outside the declared range, at most {highest:g}"
-    return (
-        f"beta 0 lies outside the declared range, at least {weakest:g}"
-        if beta and weakest is not None and weakest > 0
-        else None
-    )
+    if beta and weakest is not None and weakest > 0:
+        return f"beta 0 lies outside the declared range, at least {weakest:g}"
+    return None
 
 
 @dataclass(frozen=True)

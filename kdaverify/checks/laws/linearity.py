@@ -33,11 +33,9 @@ def linearity(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return [Outcome(fault.output, fault.status, fault.message)]
     if not adapter.answers:
         return skipped("exported, not judged")
-    received, contract, io = (
-        [adapter.received(call) for call in calls],
-        adapter.contract(problem.dtype),
-        FORMATS[problem.dtype],
-    )
+    received = [adapter.received(call) for call in calls]
+    contract = adapter.contract(problem.dtype)
+    io = FORMATS[problem.dtype]
     return judged(
         defect(runs, FACTORS),
         received[0],

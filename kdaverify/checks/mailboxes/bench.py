@@ -174,10 +174,8 @@ class DesignTest:
                 found.append(name)
             return kept
 
-        inputs, arithmetic = (
-            self.problems[regime].inputs(),
-            replace(emulator.arithmetic, store=store),
-        )
+        inputs = self.problems[regime].inputs()
+        arithmetic = replace(emulator.arithmetic, store=store)
         run_form(
             emulator.contract,
             inputs,

@@ -78,19 +78,15 @@ class Shaped(Eager):
 
     def forward(self, inputs: Inputs) -> Output:
         found = super().forward(inputs)
-        return (
-            self._fault.output(inputs, found)
-            if self._fault.shows(Shape.of(inputs, backward=False))
-            else found
-        )
+        if self._fault.shows(Shape.of(inputs, backward=False)):
+            return self._fault.output(inputs, found)
+        return found
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         found = super().gradients(inputs, cotangents)
-        return (
-            self._fault.gradients(found)
-            if self._fault.shows(Shape.of(inputs, backward=True))
-            else found
-        )
+        if self._fault.shows(Shape.of(inputs, backward=True)):
+            return self._fault.gradients(found)
+        return found
 
 
 RIGHT: Final = Shaped(ShapeFault("smoke", lambda _: False))

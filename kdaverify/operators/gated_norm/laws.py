@@ -51,10 +51,8 @@ def _alone(adapter: Adapter, problem: GatedNormProblem) -> list[Outcome]:
         )
         for t in range(min(problem.T, 8))
     ]
-    found, whole = (
-        torch.cat([run(adapter, problem, part)["y"] for part in parts], 1),
-        run(adapter, problem, call)["y"],
-    )
+    found = torch.cat([run(adapter, problem, part)["y"] for part in parts], 1)
+    whole = run(adapter, problem, call)["y"]
     return same(
         adapter,
         call,

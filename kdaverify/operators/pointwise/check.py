@@ -106,10 +106,8 @@ class _ActivationRun:
             found = _called(self.problem.op, x, wanted, run)
         except CallError as fault:
             return [Outcome(fault.output, fault.status, fault.message)]
-        formats, rounded = (
-            {name: fmt for name, (_, fmt) in wanted.items()},
-            self.call.beside_one == "rounded",
-        )
+        formats = {name: fmt for name, (_, fmt) in wanted.items()}
+        rounded = self.call.beside_one == "rounded"
         allowed = allowances(
             self.problem.op,
             x.tensors,

@@ -32,10 +32,8 @@ def _signed(stream: Stream, size: Array) -> Array:
 
 def _powers(stream: Stream, shape: Shape, lowest: int, highest: int) -> Array:
     """2^k m, k uniform in [lowest, highest), m uniform in [1, 2), either sign."""
-    mantissa, exponent = (
-        1 + stream.uniform(*shape),
-        stream.integers(highest - lowest, *shape) + lowest,
-    )
+    mantissa = 1 + stream.uniform(*shape)
+    exponent = stream.integers(highest - lowest, *shape) + lowest
     return _signed(stream, np.ldexp(mantissa, exponent))
 
 

@@ -37,11 +37,9 @@ def compare_elements(
     ratios = torch.where(error == 0, 0.0, error / allowed.bound)
     lost = ~torch.isfinite(error)
     at = first_true(lost) if bool(lost.any()) else int(ratios.argmax())
-    statistic, value, budget = (
-        "element",
-        float(error.flatten()[at]),
-        float(allowed.bound.flatten()[at]),
-    )
+    statistic = "element"
+    value = float(error.flatten()[at])
+    budget = float(allowed.bound.flatten()[at])
     ratio = float(ratios.flatten()[at])
     if bool(lost.any()):
         statistic, value, budget, ratio = "finite", float(lost.sum()), 0.0, math.inf

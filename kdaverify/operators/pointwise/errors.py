@@ -213,19 +213,15 @@ def _l2norm(tensors: Named, eps: float, y: Tensor) -> Error:
 
 def _l2norm_backward(tensors: Named, eps: float, dy: Tensor, gradients: Named) -> dict[str, Error]:
     """y may be the one that the forward returned, rounded into its format."""
-    norm, w, exact, io = (
-        _Norm.of(tensors["x"], eps),
-        dy.double().abs(),
-        gradients["dx"],
-        format_of(dy.dtype),
-    )
+    norm = _Norm.of(tensors["x"], eps)
+    w = dy.double().abs()
+    exact = gradients["dx"]
+    io = format_of(dy.dtype)
     y_signed = tensors["x"] * norm.r
     y = y_signed.abs()
     off = y * (norm.off + 2 * U + io.unit) + io.unit * io.min_normal
-    inner, moduli = (
-        (y_signed * dy.double()).sum(-1, keepdim=True).abs(),
-        (y * w).sum(-1, keepdim=True),
-    )
+    inner = (y_signed * dy.double()).sum(-1, keepdim=True).abs()
+    moduli = (y * w).sum(-1, keepdim=True)
     inner_off = (w * off).sum(-1, keepdim=True) + norm.depth * U * moduli
     terms = norm.r * (w + y * inner)
     live = LOST * (1 + norm.r) * (1 + w) * (w.amax(-1, keepdim=True) > 0)

@@ -59,11 +59,9 @@ class PointwiseOperator(Operator):
         )
 
     def refusal(self, adapter: Adapter, problem: ActivationProblem) -> str | None:
-        return (
-            None
-            if self.name in adapter.activations(problem.dtype)
-            else f"it does not expose {self.name}"
-        )
+        if self.name in adapter.activations(problem.dtype):
+            return None
+        return f"it does not expose {self.name}"
 
     def smaller(
         self, problem: ActivationProblem, detail: Mapping[str, Any]

@@ -114,11 +114,9 @@ class ActivationProblem(Canonical):
 
     @property
     def regime(self) -> str:
-        return (
-            f"{self.values}-values-{self.rates}-rates"
-            if self.op in GATES
-            else f"{self.values}-values"
-        )
+        if self.op in GATES:
+            return f"{self.values}-values-{self.rates}-rates"
+        return f"{self.values}-values"
 
     @property
     def stem(self) -> str:

@@ -18,11 +18,9 @@ POWER: Final = 2.0**5
 
 
 def _linear(problem: Any) -> str | None:
-    return (
-        None
-        if problem.activation == "none" and not problem.bias
-        else "it needs a call without activation and bias"
-    )
+    if problem.activation == "none" and not problem.bias:
+        return None
+    return "it needs a call without activation and bias"
 
 
 def _stateful(problem: Any) -> str | None:
@@ -79,10 +77,8 @@ def _returned(adapter: Adapter, problem: Any) -> str | None:
 def _split(adapter: Adapter, problem: Any) -> list[Outcome]:
     if reason := _returned(adapter, problem):
         return skipped(reason)
-    call, cuts = (
-        problem.inputs(),
-        sorted({1, problem.W - 2, problem.W - 1, problem.T // 2} & {*range(1, problem.T)}),
-    )
+    call = problem.inputs()
+    cuts = sorted({1, problem.W - 2, problem.W - 1, problem.T // 2} & {*range(1, problem.T)})
     whole = _unread(run(adapter, problem, call))
     found = [
         same(

@@ -93,11 +93,9 @@ class ShortConvOperator(BoundedOperator):
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
         del words
-        return (
-            SIGNATURE.returned
-            if final_state and "initial_state" in names
-            else SIGNATURE.returned[:1]
-        )
+        if final_state and "initial_state" in names:
+            return SIGNATURE.returned
+        return SIGNATURE.returned[:1]
 
     def arguments(self, call: ShortConvCall, takes: FunctionTakes) -> dict[str, Any]:
         state = call.initial_state

@@ -16,11 +16,9 @@ UNSEEN: Final = re.compile(
 
 def visible(value: Any) -> Any:
     """What the template prints; what is already markup stays."""
-    return (
-        UNSEEN.sub(_name, value)
-        if isinstance(value, str) and not isinstance(value, Markup)
-        else value
-    )
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return UNSEEN.sub(_name, value)
+    return value
 
 
 def _name(found: re.Match[str]) -> str:

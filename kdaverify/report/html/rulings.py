@@ -60,11 +60,9 @@ class Ruled:
     @property
     def verdict(self) -> str:
         """The decision in a word or a few."""
-        return (
-            f"passes {self.facts.profile} (not a release approval)"
-            if self.is_provisional
-            else RULINGS[self.ruling]
-        )
+        if self.is_provisional:
+            return f"passes {self.facts.profile} (not a release approval)"
+        return RULINGS[self.ruling]
 
     @property
     def style(self) -> str:
@@ -241,11 +239,9 @@ def _closest(own: pl.DataFrame) -> str:
     passed = (
         f"; {counted(again, 'output')} above it passed on re-test at fresh seeds" if again else ""
     )
-    return (
-        f"What passes has errors of up to {100 * worst:.4g} % of its tolerance{passed}."
-        if isinstance(worst, float)
-        else ""
-    )
+    if isinstance(worst, float):
+        return f"What passes has errors of up to {100 * worst:.4g} % of its tolerance{passed}."
+    return ""
 
 
 def _accuracy(own: pl.DataFrame) -> str:
@@ -296,11 +292,9 @@ def _most(names: pl.Series) -> str:
     named = ", ".join(
         f"{headline(name)} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows()
     )
-    return (
-        f"{named} and {counted(counts.height - MOST_NAMED, 'other')}"
-        if counts.height > MOST_NAMED
-        else named
-    )
+    if counts.height > MOST_NAMED:
+        return f"{named} and {counted(counts.height - MOST_NAMED, 'other')}"
+    return named
 
 
 def _names(frame: pl.DataFrame, column: str) -> str:

@@ -59,10 +59,8 @@ def stages(rows: Rows) -> list[Stage]:
     )
     listed: list[Stage] = []
     for row in found.iter_rows(named=True):
-        direction, tensors = (
-            DIRECTIONS[OF_STAGES.index(row.pop("direction"))],
-            tuple(row.pop("tensors")),
-        )
+        direction = DIRECTIONS[OF_STAGES.index(row.pop("direction"))]
+        tensors = tuple(row.pop("tensors"))
         times = blamed.pop((row["implementation"], row["name"]), 0)
         listed.append(Stage(**row, direction=direction, tensors=tensors, blamed=times))
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.

@@ -90,12 +90,10 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
         },
         group,
     )
-    wanted, delta, rank, noise = (
-        by_group(case.kernel.outputs, group),
-        call.v.new_zeros(call.HV, space.unknowns).double(),
-        0,
-        float("inf"),
-    )
+    wanted = by_group(case.kernel.outputs, group)
+    delta = call.v.new_zeros(call.HV, space.unknowns).double()
+    rank = 0
+    noise = float("inf")
     for _ in range(ROUNDS):
         tried = [
             space.moved(delta, None, 0, group),

@@ -245,10 +245,8 @@ def _score_columns(edit: Edit, pipeline: Passes) -> Passes:
 
 def _scored(c: Chunk, rows: Edit | None, columns: Edit | None) -> None:
     """The right stage with other operands of the decayed products."""
-    k, (left_q, left_k) = (
-        c.tokens.k,
-        (x if rows is None else rows(x, c) for x in (c.tokens.q, c.tokens.k)),
-    )
+    k = c.tokens.k
+    (left_q, left_k) = (x if rows is None else rows(x, c) for x in (c.tokens.q, c.tokens.k))
     right = k if columns is None else columns(k, c)
     qk, kk = decayed_products(c, torch.stack((left_q, left_k), dim=-1), right).unbind(-1)
     c.Aqk, c.Akk = c.scale * qk, (c.tokens.beta[..., None] * kk).tril(-1)

@@ -87,11 +87,9 @@ class ObservedCase:
             found += map(Scored, own, likes)
         # Where nothing is wrong there is no error to account for: what counts is that the mistake
         # does not show.
-        return (
-            found
-            if self.wrong
-            else [Scored(x.mistake, replace(x.like, residual=0.0)) for x in found]
-        )
+        if self.wrong:
+            return found
+        return [Scored(x.mistake, replace(x.like, residual=0.0)) for x in found]
 
 
 def all_mistakes(*, backward: bool) -> Sequence[Mistake]:
