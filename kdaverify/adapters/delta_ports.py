@@ -137,19 +137,10 @@ EXECUTORCH_KDA: Final = _port(
     contract="chunk32-fp32[order:in-order]",
 )
 BITSANDBYTES_GDN: Final = _port(
-    "bitsandbytes-gdn",
-    BITSANDBYTES,
-    _bitsandbytes,
-    gate="log",
-    scale="argument",
-    head_ratios=(1,),
+    "bitsandbytes-gdn", BITSANDBYTES, _bitsandbytes, gate="log", scale="argument", head_ratios=(1,)
 )
 OPENGDN: Final = _port(
-    "opengdn",
-    OPEN_GDN,
-    _opengdn("opengdn.reference:gated_delta"),
-    state="vk",
-    head_ratios=(1,),
+    "opengdn", OPEN_GDN, _opengdn("opengdn.reference:gated_delta"), state="vk", head_ratios=(1,)
 )
 OPENGDN_CHUNK: Final = _port(
     "opengdn-chunk",

@@ -63,11 +63,7 @@ def _quantised(
     return _attention(q, rows, indices, softmax_scale=softmax_scale, **given)
 
 
-OPTIONS: Final = {
-    "dtypes": ("fp32", "bf16", "fp16"),
-    "contract": "math-fp32",
-    "invalid": "outside",
-}
+OPTIONS: Final = {"dtypes": ("fp32", "bf16", "fp16"), "contract": "math-fp32", "invalid": "outside"}
 
 
 def _adapter(function: object, name: str, **options: object) -> FunctionAdapter:

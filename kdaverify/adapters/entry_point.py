@@ -16,10 +16,7 @@ from oracles.tensors import TOKENS
 
 Function = Callable[..., Any]
 OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")
-ACTIVATED: Final = {
-    "softplus": PARAMETERS,
-    "bounded": (*PARAMETERS, "lower_bound"),
-}
+ACTIVATED: Final = {"softplus": PARAMETERS, "bounded": (*PARAMETERS, "lower_bound")}
 """What is passed beside them for a gate that the kernel activates."""
 
 

@@ -65,10 +65,7 @@ def _decode(
 
 
 def environment() -> dict[str, str]:
-    return {
-        "vllm": version(unknown="the library alone"),
-        "device": torch.cuda.get_device_name(),
-    }
+    return {"vllm": version(unknown="the library alone"), "device": torch.cuda.get_device_name()}
 
 
 FLASH_MLA: Final = operator_kernel(

@@ -8,12 +8,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from kdaverify.adapters.attention_layout import (
-    FLOATS,
-    contracts,
-    refusing,
-    some_keys,
-)
+from kdaverify.adapters.attention_layout import FLOATS, contracts, refusing, some_keys
 from kdaverify.adapters.base import absent
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
@@ -155,13 +150,7 @@ def _decode(q: Any, k: Any, v: Any, *, softmax_scale: float) -> tuple[Any, Any]:
 
 
 def _paged(
-    q: Any,
-    cache: Any,
-    block_table: Any,
-    cache_seqlens: Any,
-    *,
-    d_v: int,
-    softmax_scale: float,
+    q: Any, cache: Any, block_table: Any, cache_seqlens: Any, *, d_v: int, softmax_scale: float
 ) -> Any:
     """The TPU kernel over pages. It has no scale, and one width: q comes multiplied by the scale,
     the values are whole rows of the cache, cut afterwards, and entries of no page name one.

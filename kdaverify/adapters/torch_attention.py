@@ -14,13 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kdaverify.adapters.attention_layout import (
-    FLOATS,
-    by_heads,
-    contracts,
-    refusing,
-    some_keys,
-)
+from kdaverify.adapters.attention_layout import FLOATS, by_heads, contracts, refusing, some_keys
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 from kdaverify.problems.axes import TORCH

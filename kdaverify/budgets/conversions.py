@@ -19,12 +19,7 @@ from kdaverify.budgets import activated_gates
 from kdaverify.budgets.activated_gates import sigmoid
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.normalised_rows import (
-    ROWS,
-    computed_rows,
-    exact_row_gradient,
-    row_gradient,
-)
+from kdaverify.budgets.normalised_rows import ROWS, computed_rows, exact_row_gradient, row_gradient
 from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.double_double import two_product
 from oracles.enclosure import Enclosure
@@ -130,11 +125,7 @@ def drawn(
 
 
 def received_gradients(
-    found: Gradients[Tensor],
-    call: Inputs,
-    computed: Inputs,
-    contract: Contract,
-    returned: Returned,
+    found: Gradients[Tensor], call: Inputs, computed: Inputs, contract: Contract, returned: Returned
 ) -> Gradients[Tensor]:
     """Emulated gradients with respect to what the kernel receives.
 

@@ -258,11 +258,7 @@ class MonteCarloArithmetic:
         dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
         return self._flushing(
             Arithmetic(
-                store=store,
-                dot=dot,
-                exp=exp,
-                sub_block=self.contract.sub_block,
-                samples=rounding,
+                store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block, samples=rounding
             )
         )
 

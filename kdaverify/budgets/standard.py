@@ -184,20 +184,13 @@ class ToleranceContext:
         return self.terms * self.contract.vanishing
 
     def errors(
-        self,
-        truth: Enclosure,
-        runs: OutputRuns,
-        fmt: Format,
-        *,
-        terms: Tensor | None = None,
+        self, truth: Enclosure, runs: OutputRuns, fmt: Format, *, terms: Tensor | None = None
     ) -> EnsembleErrors:
         """The errors of the reference ensemble in one output."""
         return ensemble_errors(truth, *runs, io=fmt, lost=self.lost, terms=terms)
 
     def errors_of_finite(
-        self,
-        outputs: Mapping[str, OutputRuns],
-        errors: Callable[[str, OutputRuns], EnsembleErrors],
+        self, outputs: Mapping[str, OutputRuns], errors: Callable[[str, OutputRuns], EnsembleErrors]
     ) -> Errors:
         """The errors of every output that a conforming kernel has to keep finite.
 

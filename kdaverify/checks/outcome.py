@@ -186,11 +186,7 @@ def _compared(
 
 
 def _evidence(
-    output: str,
-    produced: dict[str, Tensor],
-    received: TensorCall,
-    held: Reference,
-    again: Again,
+    output: str, produced: dict[str, Tensor], received: TensorCall, held: Reference, again: Again
 ) -> Evidence:
     """What others' standards need to know of an output."""
     return Evidence(

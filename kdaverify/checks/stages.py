@@ -143,13 +143,7 @@ class _StageRun:
         """What the stage gave, and what to say of it."""
         x = self.arguments.beside(given)
         if not call.resets and bool(x.inputs.g.isneginf().any()):
-            return {}, [
-                Outcome(
-                    name,
-                    Status.SKIP,
-                    f"stage {name}: {_RESETS}",
-                )
-            ]
+            return {}, [Outcome(name, Status.SKIP, f"stage {name}: {_RESETS}")]
         seen = {tensor: call.received(tensor, value).double() for tensor, value in given.items()}
         question = StageQuestion(
             x.inputs,

@@ -29,8 +29,7 @@ def survey(
     impl: Annotated[
         list[str] | None,
         typer.Option(
-            "--impl",
-            help="judge only these, in this order; repeatable. Default: all that run here",
+            "--impl", help="judge only these, in this order; repeatable. Default: all that run here"
         ),
     ] = None,
     records: Annotated[

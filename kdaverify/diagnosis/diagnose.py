@@ -97,10 +97,7 @@ def _cause(
             found,
             smallest=smallest,
             explained=_explained(
-                adapter,
-                first,
-                found,
-                until=max(started + seconds, time.monotonic() + seconds / 4),
+                adapter, first, found, until=max(started + seconds, time.monotonic() + seconds / 4)
             ),
         )
     except (ContractOverflow, UncertifiedError) as reason:

@@ -89,9 +89,7 @@ class FaultComparison:
             found = fit(self.kernel, answer, self.yard, twin=self.answer(suspect, twin=True))
         near = found.distance <= SHARE
         return Match(
-            suspect,
-            found,
-            shows=near and fit(answer, self.right(suspect), self.yard).noise > 1,
+            suspect, found, shows=near and fit(answer, self.right(suspect), self.yard).noise > 1
         )
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:

@@ -232,11 +232,7 @@ def _found(
         left = remainder(adapter, found, [question_of(row) for row in others])
         said = "; ".join(filter(None, (str(found), left)))
         there = {} if found.stage is None else found.stage.fields
-        return {
-            "diagnosis": said,
-            "minimised": minimised_line(verdict, found.smallest),
-            **there,
-        }
+        return {"diagnosis": said, "minimised": minimised_line(verdict, found.smallest), **there}
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
         return {"diagnosis": f"not diagnosed: {reported(error)}"}
 

@@ -127,9 +127,7 @@ def matrix(plan: Plan, rows: Iterable[FaultRow | ConformingRow]) -> KillMatrix:
     faults = [row for row in done if isinstance(row, FaultRow)]
     found = [
         Found(
-            fault,
-            tuple(row for row in faults if row.id == fault.id),
-            survivors.get(fault.id, ""),
+            fault, tuple(row for row in faults if row.id == fault.id), survivors.get(fault.id, "")
         )
         for fault in plan.faults
     ]

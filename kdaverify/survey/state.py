@@ -154,10 +154,7 @@ def schema() -> str:
 
 
 def state_of(
-    records: Sequence[Path],
-    findings: Iterable[Finding],
-    not_run: dict[str, str],
-    commit: str = "",
+    records: Sequence[Path], findings: Iterable[Finding], not_run: dict[str, str], commit: str = ""
 ) -> KernelState:
     """The state that records show, each decided by itself.
 

@@ -70,8 +70,7 @@ class Expected:
     outputs: tuple[str, ...]
     properties: tuple[str, ...]
     not_applicable: Mapping[str, str] = Field(
-        default_factory=dict[str, str],
-        validation_alias=AliasChoices("not_applicable", "excused"),
+        default_factory=dict[str, str], validation_alias=AliasChoices("not_applicable", "excused")
     )
     outside: tuple[str, ...] = ()
     covered: tuple[Covered, ...] = ()

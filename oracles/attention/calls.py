@@ -244,11 +244,7 @@ class AttentionCall(RequestsCall):
 
     def joined_gradients(self, parts: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
         dq, dk, dv = ([part[n] for part in parts] for n in range(3))
-        found = {
-            "dq": self.joined("q", dq),
-            "dk": self.joined_keys(dk),
-            "dv": self.joined_keys(dv),
-        }
+        found = {"dq": self.joined("q", dq), "dk": self.joined_keys(dk), "dv": self.joined_keys(dv)}
         if self.sink is None:
             return found
         return {**found, "dsink": torch.stack([part[3] for part in parts]).sum(0)}

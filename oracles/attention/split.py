@@ -13,11 +13,7 @@ from torch import Tensor
 
 from oracles.attention.exact import attend
 from oracles.attention.segment import Segment
-from oracles.pointwise.rounding import (
-    FUNCTION_UNITS,
-    Precision,
-    RoundingError,
-)
+from oracles.pointwise.rounding import FUNCTION_UNITS, Precision, RoundingError
 
 State = tuple[Tensor, Tensor]
 """o [..., d_v] and lse [...]; (0, -inf) of no key is the identity of the merge."""

@@ -20,15 +20,7 @@ from oracles.certified.balls import (
     of_each,
     scale_rows,
 )
-from oracles.certified.heads import (
-    Head,
-    each_head,
-    precision,
-    reshape,
-    write,
-    write_exact,
-    zeros,
-)
+from oracles.certified.heads import Head, each_head, precision, reshape, write, write_exact, zeros
 from oracles.certified.token_form import reset, step
 from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import Inputs

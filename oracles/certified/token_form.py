@@ -6,15 +6,7 @@ import math
 
 from flint import arb, arb_mat
 
-from oracles.certified.balls import (
-    ZERO,
-    Row,
-    accumulate,
-    inverse,
-    matrix,
-    of_each,
-    scale_rows,
-)
+from oracles.certified.balls import ZERO, Row, accumulate, inverse, matrix, of_each, scale_rows
 from oracles.certified.heads import Head, over_heads
 from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs

@@ -123,9 +123,7 @@ class RoundingError:
         )
 
     def mapped(
-        self,
-        linear: Callable[[Tensor], Tensor],
-        squared: Callable[[Tensor], Tensor] | None = None,
+        self, linear: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor] | None = None
     ) -> RoundingError:
         """Through a linear map: the map of moduli, and that of the squares of its coefficients; by
         default the same, as of what sums, masks or moves elements.

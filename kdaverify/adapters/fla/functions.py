@@ -237,12 +237,7 @@ ALL_FUNCTIONS: Final[Mapping[str, StageFunction]] = {**FUNCTIONS, **BACKWARD_FUN
 
 
 def _of_heads(
-    name: str,
-    module: str,
-    covers: tuple[str, ...],
-    tensors: str,
-    gives: str,
-    **settings: Setting,
+    name: str, module: str, covers: tuple[str, ...], tensors: str, gives: str, **settings: Setting
 ) -> StageFunction:
     """A function of the gated delta rule.
 

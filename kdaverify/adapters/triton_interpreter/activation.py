@@ -7,12 +7,7 @@ import sys
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from kdaverify.adapters.triton_interpreter import (
-    devices,
-    language,
-    launches,
-    memo,
-)
+from kdaverify.adapters.triton_interpreter import devices, language, launches, memo
 from kdaverify.adapters.triton_interpreter.bfloat16 import Bfloat16
 from kdaverify.adapters.triton_interpreter.dots import Dots
 from kdaverify.adapters.triton_interpreter.installation import InterpreterError, missing

@@ -135,10 +135,7 @@ class AttentionContract(StorageContract):
 
     def _relative_to_lse(self, plain: OnlineDesign) -> dict[str, OnlineDesign]:
         one = replace(plain, division="lse")
-        found = {
-            "relative to LSE": one,
-            "natural": natural(one),
-        }
+        found = {"relative to LSE": one, "natural": natural(one)}
         if self.form == "online" and self.splits > 1:
             found["most splits"] = replace(one, splits=self.splits, merge="at once")
         return found

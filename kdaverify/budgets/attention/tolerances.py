@@ -152,11 +152,7 @@ def _defined(runs: OutputRuns, undefined: Tensor | None) -> OutputRuns:
 
 
 def _tolerance(
-    exact: Enclosure,
-    runs: OutputRuns,
-    terms: OutputTerms,
-    contract: AttentionContract,
-    name: str,
+    exact: Enclosure, runs: OutputRuns, terms: OutputTerms, contract: AttentionContract, name: str
 ) -> Budget:
     fmt = contract.storage(name)
     errors = ensemble_errors(exact, *runs, io=fmt, lost=0.0, terms=terms.size)

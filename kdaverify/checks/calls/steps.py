@@ -12,10 +12,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
-CHANGES: Final[tuple[dict[str, Any], ...]] = (
-    {"B": 3, "H": 3, "HV": 9},
-    {"K": 8, "V": 8},
-)
+CHANGES: Final[tuple[dict[str, Any], ...]] = ({"B": 3, "H": 3, "HV": 9}, {"K": 8, "V": 8})
 """Beside the call of rules of one token (two entries of two key heads and four value heads): an odd
 number of each; square states, which fit when they are transposed.
 

@@ -63,10 +63,7 @@ def _run(x: Inputs) -> Outputs:
     shared = x.HV // x.H
     found = _EMBEDDED.forward(
         replace(
-            x,
-            q=x.q.repeat(1, 1, shared, 1),
-            k=x.k.repeat(1, 1, shared, 1),
-            g=x.g * math.log(2),
+            x, q=x.q.repeat(1, 1, shared, 1), k=x.k.repeat(1, 1, shared, 1), g=x.g * math.log(2)
         )
     )
     return found.o, found.final_state

@@ -110,11 +110,7 @@ def _contrasts(problem: Any) -> tuple[Contrast, ...]:
     entries, slots = valid_entries(call), refilled(call, FINITE)
     both = refilled(entries, FINITE)
     together = f"{ENTRIES.removesuffix(' the kernel')}, and finite numbers in cache slots past"
-    return (
-        (entries, ENTRIES),
-        (slots, SLOTS),
-        (both, f"{together} cache_seqlens[b], the kernel"),
-    )
+    return ((entries, ENTRIES), (slots, SLOTS), (both, f"{together} cache_seqlens[b], the kernel"))
 
 
 def answered(adapter: Adapter, problem: Any, call: Any) -> dict[str, Tensor] | None:

@@ -203,9 +203,7 @@ def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found | Operator
     if not isinstance(declared, Contract):
         return OperatorContract(declared.name, declared, chosen, (adapter.op,))
     return _Found(
-        declared,
-        chosen,
-        f"what {adapter.name} declares; it takes {', '.join(adapter.dtypes)}",
+        declared, chosen, f"what {adapter.name} declares; it takes {', '.join(adapter.dtypes)}"
     )
 
 
