@@ -73,11 +73,10 @@ class Chunk:
             exponent, rest = self._difference(
                 lambda x: x[..., later, :], lambda x: x[..., earlier, :]
             )
-            crossed = (
-                None
-                if self.resets is None
-                else self.resets[..., later, :] > self.resets[..., earlier, :]
-            )
+            if self.resets is None:
+                crossed = None
+            else:
+                crossed = self.resets[..., later, :] > self.resets[..., earlier, :]
         return self._exp(
             exponent if crossed is None else exponent.masked_fill(crossed, -torch.inf), rest
         )

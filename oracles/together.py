@@ -27,11 +27,10 @@ def together(calls: Sequence[Inputs]) -> Inputs:
         name: tokens_together([getattr(call, name) for call in calls], first) for name in TOKENS
     }
     state = None if first.initial_state is None else torch.cat([call.state for call in calls])
-    offsets = (
-        None
-        if first.cu_seqlens is None
-        else torch.tensor([0, *first.lengths * len(calls)]).cumsum(0)
-    )
+    if first.cu_seqlens is None:
+        offsets = None
+    else:
+        offsets = torch.tensor([0, *first.lengths * len(calls)]).cumsum(0)
     return replace(first, **tokens, initial_state=state, cu_seqlens=offsets)
 
 

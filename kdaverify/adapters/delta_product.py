@@ -201,11 +201,10 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
             if gates == "none" and given["k"].requires_grad and q.dtype in SHORT:
                 raise ForwardOnlyError(OF_COPIES)
             with torch.device(q.device):
-                layout = (
-                    ProductLayout.spread(shape, cu_seqlens, steps)
-                    if gates == "head"
-                    else ProductLayout.grouped(shape, cu_seqlens, steps, halves=gated)
-                )
+                if gates == "head":
+                    layout = ProductLayout.spread(shape, cu_seqlens, steps)
+                else:
+                    layout = ProductLayout.grouped(shape, cu_seqlens, steps, halves=gated)
             made = layout.arguments(given)
             if gates == "none" and gated:
                 made["g"] = layout.gates(made["beta"])

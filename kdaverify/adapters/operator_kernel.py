@@ -147,11 +147,10 @@ def _parameters(title: str, function: Function, operator: FunctionOperator) -> f
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         and p.name not in operator.keywords
     ]
-    taken = (
-        len(operator.positional)
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        else len(by_position)
-    )
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        taken = len(operator.positional)
+    else:
+        taken = len(by_position)
     by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     strangers = [p.name for p in by_position[len(operator.positional) :] if p.default is p.empty]
     strangers += [
@@ -163,11 +162,10 @@ def _parameters(title: str, function: Function, operator: FunctionOperator) -> f
     needed = [name for name in operator.positional if name not in optional]
     if strangers or taken < len(needed):
         wanted = f"({', '.join(operator.positional)}, *, {', '.join(operator.keywords)})"
-        said = (
-            f"needs {strangers[0]}, which no call has"
-            if strangers
-            else f"takes {taken} by position"
-        )
+        if strangers:
+            said = f"needs {strangers[0]}, which no call has"
+        else:
+            said = f"takes {taken} by position"
         raise AdapterError(
             f"kernel {title!r}: wanted a function {wanted}, of which keywords may be left out; this"
             f" one {said}"

@@ -137,11 +137,10 @@ def emulate_gradients(
         )
     noise = MonteCarloArithmetic(contract, io)
     drawn = _drawn(noise, inputs, cotangents, _sampled)
-    apart = (
-        _drawn(noise, inputs, cotangents, _by_substitution, SUBSTITUTED_DRAWS)
-        if _stands_apart(finite)
-        else []
-    )
+    if _stands_apart(finite):
+        apart = _drawn(noise, inputs, cotangents, _by_substitution, SUBSTITUTED_DRAWS)
+    else:
+        apart = []
     return GradientEmulation(finite, drawn, [run for run in apart if _is_finite(run)])
 
 
@@ -250,11 +249,10 @@ def _member_gradients(
     way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
     computed = member.computed(inputs)
     scaled = scaled_queries(computed, member.contract, member.io.round)
-    made = (
-        run_backward(member.contract, scaled, cotangents, way)
-        if there is None
-        else resumed_backward(_half(there), Half(member.contract, way), scaled, cotangents)
-    )
+    if there is None:
+        made = run_backward(member.contract, scaled, cotangents, way)
+    else:
+        made = resumed_backward(_half(there), Half(member.contract, way), scaled, cotangents)
     if made is None:
         return None
     found = _unscaled_q(_wide(made), inputs, scaled)

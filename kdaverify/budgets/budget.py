@@ -306,11 +306,10 @@ def _floored(
     size = rms(exact)
     found = max(worst.rms, floor_rms)
     rows = torch.maximum(worst.rows, row_rms(exact) * (found / size if size else 0.0))
-    largest = (
-        max(worst.largest, io.unit * float(exact.abs().max()) / 2, float(least.max()))
-        if exact.numel()
-        else 0.0
-    )
+    if exact.numel():
+        largest = max(worst.largest, io.unit * float(exact.abs().max()) / 2, float(least.max()))
+    else:
+        largest = 0.0
     return replace(worst, rms=found, largest=largest, rows=torch.maximum(rows, row_rms(least)))
 
 

@@ -389,11 +389,10 @@ def contract_from_name(name: str) -> Contract:
     match = _NAME.fullmatch(name)
     if match is None:
         close = difflib.get_close_matches(name, _USUAL, n=1)
-        hint = (
-            f"did you mean {close[0]!r}?"
-            if close
-            else f"wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'"
-        )
+        if close:
+            hint = f"did you mean {close[0]!r}?"
+        else:
+            hint = f"wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'"
         raise ContractError(f"contract {name!r} is not known; {hint}")
     operands = FORMATS[match["operands"]]
     rest = _bracketed(match["rest"] or "", name)

@@ -146,11 +146,10 @@ def _operands(stage: str, contract: Contract) -> str:
 
 
 def _settled(contract: Contract) -> dict[str, str]:
-    size = (
-        {}
-        if contract.form == "recurrent"
-        else {"chunk": f"{contract.chunk_size} tokens", "sub-block": f"{contract.sub_block} rows"}
-    )
+    if contract.form == "recurrent":
+        size = {}
+    else:
+        size = {"chunk": f"{contract.chunk_size} tokens", "sub-block": f"{contract.sub_block} rows"}
     factors = {} if contract.factors is None else {"factors of decays": contract.factors.name}
     anchor = {"anchor of diagonal scores": contract.anchor} if contract.anchored else {}
     gates = {"gates": "made by the kernel, as log(1 + exp x)"} if contract.makes_softplus else {}

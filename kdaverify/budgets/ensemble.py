@@ -210,11 +210,10 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     if contract.solve is not None:
         return (*_solved_apart(plain, contract.solve), *_truncating(plain))
     # no narrower to round to
-    units = (
-        {}
-        if contract.operands.name in ("fp32", "fp64")
-        else matrix_units(contract.operands, contract)
-    )
+    if contract.operands.name in ("fp32", "fp64"):
+        units = {}
+    else:
+        units = matrix_units(contract.operands, contract)
     unit = next(iter(units.values()), plain.dot)
     _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract))
     quarters = replace(
@@ -346,11 +345,10 @@ def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]
     """The kernels whose diagonal blocks of the scores are products of two factors, there and back,
     and which solve as all others do.
     """
-    rows = (
-        ("off the first row", "at the middle row")
-        if plain.contract.anchor == "free"
-        else (f"by its {plain.contract.anchor} row",)
-    )
+    if plain.contract.anchor == "free":
+        rows = ("off the first row", "at the middle row")
+    else:
+        rows = (f"by its {plain.contract.anchor} row",)
     ways = [
         replace(
             plain,

@@ -126,11 +126,10 @@ def _summing_as_declared(member: Emulator) -> Emulator:
     cumsum = running_cumsum_in(contract.accumulate.round if contract.narrow_sums else None)
     exp = _rounded(member.exp, contract.accumulate) if contract.narrow_sums else member.exp
     # A library's triangular solve sums in an order, and a format, of its own.
-    solve = (
-        substituted_in_order(contract)
-        if member.stages.solve is STAGES.solve
-        else member.stages.solve
-    )
+    if member.stages.solve is STAGES.solve:
+        solve = substituted_in_order(contract)
+    else:
+        solve = member.stages.solve
     stages = replace(member.stages, cumsum=cumsum, solve=solve)
     backward = replace(member.backward, cumsum_bwd=running_cumsum_bwd)
     return replace(member, stages=stages, backward=backward, exp=exp)

@@ -178,11 +178,10 @@ def _zero_on_padding(truth: GradientAnswer, inputs: Inputs) -> GradientAnswer:
     rows = padding.view(inputs.B, inputs.T).to(inputs.q.device)
 
     def kept(name: str, exact: Enclosure) -> Enclosure:
-        tested = (
-            torch.zeros_like(exact.zero)
-            if SIGNATURE.is_state(name)
-            else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
-        )
+        if SIGNATURE.is_state(name):
+            tested = torch.zeros_like(exact.zero)
+        else:
+            tested = exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
         return replace(exact, zero=tested)
 
     return replace(

@@ -222,11 +222,10 @@ class MonteCarloArithmetic:
             return torch.float64, self._wide(rounding)
         # Products of states may be summed in storage: few roundings, all of their size, and in an
         # order of the kernel's own if it may.
-        total = (
-            rounding.in_any_order(tree(operands))
-            if self.contract.order == "free"
-            else running(operands)
-        )
+        if self.contract.order == "free":
+            total = rounding.in_any_order(tree(operands))
+        else:
+            total = running(operands)
         return torch.float64, replace(self._wide(rounding), total=total)
 
     def computed(self, inputs: Inputs, rounding: StochasticRounding) -> Inputs:

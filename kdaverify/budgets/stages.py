@@ -157,11 +157,10 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
     )
     # Beside storage in fewer bits the error of a sum is negligible.
     terms = {name: size for name, size in sizes.items() if formats(name) is contract.accumulate}
-    longest = (
-        GAIN * max(x.K, x.V, contract.chunk_size)
-        if question.backward
-        else max(x.K, contract.chunk_size)
-    )
+    if question.backward:
+        longest = GAIN * max(x.K, x.V, contract.chunk_size)
+    else:
+        longest = max(x.K, contract.chunk_size)
 
     def allowed(name: str) -> Budget:
         made = budget(
@@ -217,11 +216,10 @@ def stage_ensemble(question: StageQuestion) -> tuple[Emulator, ...]:
         ]
     if "solve" in question.covers:
         products = contract.solve or contract.operands
-        units = (
-            {"vector units": plain.dot}
-            if products is contract.accumulate
-            else matrix_units(products, contract)
-        )
+        if products is contract.accumulate:
+            units = {"vector units": plain.dot}
+        else:
+            units = matrix_units(products, contract)
         for unit, dot in units.items():
             members += [
                 replace(

@@ -144,11 +144,10 @@ def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
     def total(products: Tensor) -> Tensor:
         terms = fmt.round(products)
         while terms.shape[-1] > 1:
-            even = (
-                terms
-                if terms.shape[-1] % 2 == 0
-                else torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
-            )
+            if terms.shape[-1] % 2 == 0:
+                even = terms
+            else:
+                even = torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
             terms = fmt.round(even[..., ::2] + even[..., 1::2])
         return terms.squeeze(-1)
 

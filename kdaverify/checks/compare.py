@@ -97,11 +97,10 @@ class Comparison:
             )
             # Nothing is a multiple of a tolerance of 0.
             head += f" ({self.ratio:.3g}x tolerance)" if math.isfinite(self.ratio) else ""
-        where = (
-            f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}"
-            if self.worst
-            else ""
-        )
+        if self.worst:
+            where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}"
+        else:
+            where = ""
         ratios = ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items())
         table = f"\n  multiples of the tolerance: {ratios}" if ratios else ""
         ceiling = f"\n  {self.ceiling}" if self.ceiling else ""
@@ -158,11 +157,10 @@ def _judged(of: _Compared, truth: Enclosure, allowed: Budget) -> Comparison:
     """The comparison of finite elements whose exact zeros are kept."""
     error = truth.error(of.actual)
     found = allowed.measure(error, truth)
-    top = (
-        None
-        if allowed.ceiling is None or not error.numel()
-        else allowed.ceiling.used(error, truth, allowed.io)
-    )
+    if allowed.ceiling is None or not error.numel():
+        top = None
+    else:
+        top = allowed.ceiling.used(error, truth, allowed.io)
     ratios = allowed.ratios(found) | ({} if top is None else {"ceiling": top.ratio})
     statistic = _headline(ratios, counted=allowed.model is not None)
     if statistic == "ceiling" and top is not None:

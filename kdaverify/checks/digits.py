@@ -78,11 +78,10 @@ class Recurrence:
             return None
         # No recurrence is nearer than the exact values once rounded: where that excludes a warning,
         # as for o of 16 bits, none is run.
-        nearest = (
-            exact.error(self.io.round(exact.high))
-            if not SIGNATURE.is_state(compared.output)
-            else None
-        )
+        if not SIGNATURE.is_state(compared.output):
+            nearest = exact.error(self.io.round(exact.high))
+        else:
+            nearest = None
         if nearest is not None and not compared.relative > 10**most * relative_error(
             nearest, exact.high
         ):

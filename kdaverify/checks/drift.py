@@ -186,11 +186,10 @@ def measure(
 def _check(adapter: Adapter, problem: Problem, way: Way, through: Route) -> None:
     if through.cuts and not {*OUTPUTS} <= {*adapter.exposes(problem)}:
         raise Unmeasurable("it does not expose the final state, so a run cannot be resumed")
-    parts = (
-        {b - a for a, b in zip((0, *through.cuts), (*through.cuts, problem.T), strict=True)}
-        if through.cuts
-        else {problem.T}
-    )
+    if through.cuts:
+        parts = {b - a for a, b in zip((0, *through.cuts), (*through.cuts, problem.T), strict=True)}
+    else:
+        parts = {problem.T}
     for T in sorted(parts):
         reason = adapter.supports(problem.replace(T=T, state="random") if through.cuts else problem)
         if reason:

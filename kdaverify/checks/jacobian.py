@@ -106,11 +106,10 @@ def _named(outcome: Outcome, tested: list[str], one: Inputs) -> Outcome:
         return outcome
     n, t, *_ = outcome.comparison.worst.index
     dense = n // (one.N if SIGNATURE.is_state(outcome.output) else one.B)
-    row = (
-        dense
-        if one.cu_seqlens is None or SIGNATURE.is_state(outcome.output)
-        else t // sum(one.lengths)
-    )
+    if one.cu_seqlens is None or SIGNATURE.is_state(outcome.output):
+        row = dense
+    else:
+        row = t // sum(one.lengths)
     return replace(
         outcome,
         message=(

@@ -78,11 +78,10 @@ def diagnose(
         ):
             found = diagnosed(adapter, question_of(row), seconds=seconds)
             smallest = found.smallest
-            stage = (
-                localise(adapter, smallest.problem, smallest.property, smallest.detail)
-                if operator_of(smallest.problem).staged
-                else found.stage
-            )
+            if operator_of(smallest.problem).staged:
+                stage = localise(adapter, smallest.problem, smallest.property, smallest.detail)
+            else:
+                stage = found.stage
     except (AdapterError, ProblemError) as error:
         raise Complaint(str(error)) from None
     finally:

@@ -203,11 +203,10 @@ def _line(row: FaultRow | ConformingRow) -> str:
     took = sum(attempt.seconds for attempt in row.attempts)
     if first.kill is None:
         return f"{row.id} ({row.profile}): survives {first.cases} cases, {took:.0f} s"
-    weakest = (
-        ""
-        if len(row.attempts) == 1
-        else f"; weakest tested {last.strength:g}: {'killed' if last.kill else 'survives'}"
-    )
+    if len(row.attempts) == 1:
+        weakest = ""
+    else:
+        weakest = f"; weakest tested {last.strength:g}: {'killed' if last.kill else 'survives'}"
     return (
         f"{row.id} ({row.profile}): killed by {first.kill.property} after {first.cases} cases,"
         f" {took:.0f} s{weakest}"

@@ -71,11 +71,10 @@ def _named(rows: list[dict[str, Any]], what: What, name: str) -> list[dict[str, 
     found = [row for row in rows if row["name"] == name]
     if not found:
         close = get_close_matches(name, [str(row["name"]) for row in rows], n=3, cutoff=0.5)
-        hint = (
-            f"did you mean {' or '.join(close)}?"
-            if close
-            else f"`kdaverify list {what}` names them"
-        )
+        if close:
+            hint = f"did you mean {' or '.join(close)}?"
+        else:
+            hint = f"`kdaverify list {what}` names them"
         raise Complaint(f"list: no {name!r} among {what}; {hint}")
     return found
 

@@ -145,11 +145,10 @@ def nightly(
 
 def _date(given: str | None) -> str:
     try:
-        date = (
-            datetime.now(UTC)
-            if given is None
-            else datetime.strptime(given, "%Y-%m-%d").replace(tzinfo=UTC)
-        )
+        if given is None:
+            date = datetime.now(UTC)
+        else:
+            date = datetime.strptime(given, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
         raise Complaint(f"--date: wanted a date such as 2026-01-31, got {given!r}") from None
     return f"{date:%Y-%m-%d}"

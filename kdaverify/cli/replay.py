@@ -249,11 +249,10 @@ def _show(console: Console, verdict: Verdict, *, standards: bool) -> None:
     ):
         value = getattr(verdict, name)
         if value not in ("", {}):
-            reported = (
-                ", ".join(f"{key} {what}" for key, what in value.items())
-                if isinstance(value, dict)
-                else str(value)
-            )
+            if isinstance(value, dict):
+                reported = ", ".join(f"{key} {what}" for key, what in value.items())
+            else:
+                reported = str(value)
             table.add_row(Text(name, style="dim"), Text(reported, overflow="fold"))
     console.print(table)
     if standards and verdict.published:

@@ -138,11 +138,10 @@ def _compared(
         if memory:
             return Diagnosis(smallest, unwritten=memory, where=_where(adapter, lineup, question, 1))
         silent = _silent(lineup)
-        found = (
-            replace(found, silent=silent)
-            if silent
-            else _named(adapter, lineup, smallest, question, until=until, least=least)
-        )
+        if silent:
+            found = replace(found, silent=silent)
+        else:
+            found = _named(adapter, lineup, smallest, question, until=until, least=least)
         if found.fits or time.monotonic() > until:
             break
     return _by_parts(
@@ -200,11 +199,10 @@ def _named(
     kept, unexplained = _elsewhere(
         adapter, first if lineup.question == smallest else smallest, lineup, fits
     )
-    left = (
-        separate(adapter, first, kept, until=max(until, time.monotonic() + least))
-        if adapter.open_ended
-        else tuple(kept)
-    )
+    if adapter.open_ended:
+        left = separate(adapter, first, kept, until=max(until, time.monotonic() + least))
+    else:
+        left = tuple(kept)
     others = [match for match in matches if not match.indistinguishable]
     return Diagnosis(
         smallest,

@@ -106,13 +106,12 @@ def fit(
         effect += (rms((mine - exact)[here]) / reported.rms) ** 2
         for size, allowed in ((rms, reported.rms), (_largest, reported.largest)):
             more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
-            spread = (
-                0.0
-                if twin is None
-                else size(
+            if twin is None:
+                spread = 0.0
+            else:
+                spread = size(
                     (theirs - reported.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0)
                 )
-            )
             noise = max(noise, size(difference) / max(allowed * more, spread))
     noise = float("inf") if unequal else noise / APART
     if lost and (effect < CLEAR**2 or compared < FINITE * (compared + lost)):

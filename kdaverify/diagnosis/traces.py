@@ -47,11 +47,10 @@ def _clauses(
         wrong = ~((found - scale.exact).abs() <= APART * scale.largest)
         if not bool(wrong.any()):
             continue
-        where = (
-            _of_states(wrong)
-            if signature.is_state(name)
-            else _of_tokens(wrong, problem, chunk_size)
-        )
+        if signature.is_state(name):
+            where = _of_states(wrong)
+        else:
+            where = _of_tokens(wrong, problem, chunk_size)
         parts = [*_zeros(found, scale.exact, wrong), *where]
         if parts:
             yield name, ", ".join(parts)

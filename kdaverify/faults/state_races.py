@@ -28,11 +28,10 @@ def _final_state_one_chunk_early(
     if not order(x) or not strikes(random, 0.25):
         return o, final
     n = order(x)[int(torch.randint(len(order(x)), (), generator=random))]
-    earlier = (
-        kernel(sequence(x, n, (x.lengths[n] - 1) // 64 * 64))[1]
-        if x.lengths[n] > 64
-        else x.state[n : n + 1].to(final.dtype)
-    )
+    if x.lengths[n] > 64:
+        earlier = kernel(sequence(x, n, (x.lengths[n] - 1) // 64 * 64))[1]
+    else:
+        earlier = x.state[n : n + 1].to(final.dtype)
     stale = one_of(1, final, random) & (torch.arange(x.N) == n)[:, None, None, None]
     return o, torch.where(stale, earlier, final)
 

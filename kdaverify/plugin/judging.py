@@ -245,11 +245,10 @@ def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
     """Skips an item of an implementation that cannot run here;
     where it was required, the session ends accordingly.
     """
-    said = (
-        f"{subject.adapter.name} is required, but {reason}"
-        if item.config.option.require_impl
-        else reason
-    )
+    if item.config.option.require_impl:
+        said = f"{subject.adapter.name} is required, but {reason}"
+    else:
+        said = reason
     _skip(item, subject, said, property_name="available")
 
 

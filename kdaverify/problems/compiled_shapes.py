@@ -46,11 +46,10 @@ def shapes(widths: Sequence[int]) -> list[HeadsAndWidths]:
     Args:
         widths: the smallest first.
     """
-    pairs = (
-        list(product(widths, repeat=2))
-        if len(widths) <= _FEW
-        else list(zip(widths, reversed(widths), strict=True))
-    )
+    if len(widths) <= _FEW:
+        pairs = list(product(widths, repeat=2))
+    else:
+        pairs = list(zip(widths, reversed(widths), strict=True))
     return [
         HeadsAndWidths(*heads, *pair) for heads, pair in zip(cycle(_HEADS), pairs, strict=False)
     ]

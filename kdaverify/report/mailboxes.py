@@ -118,11 +118,10 @@ def answer(study: Study) -> Iterable[str]:
 
 
 def _sized(study: Study, trial: Trial) -> str:
-    time = (
-        f", {study.bench.design.microseconds(trial.formats):.2f} us"
-        if study.part == "forward"
-        else ""
-    )
+    if study.part == "forward":
+        time = f", {study.bench.design.microseconds(trial.formats):.2f} us"
+    else:
+        time = ""
     return trial_line(f"{study.moved(trial) / KIB:.0f} KiB{time}", trial)
 
 

@@ -43,11 +43,10 @@ def show_night(console: Console, night: Night, medians: pl.DataFrame) -> None:
         )
         console.print(Text(reported, style="bold yellow"))
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
-    before = (
-        f"beside {night.nights} earlier nights"
-        if night.nights
-        else "the first night of this history: nothing to compare with"
-    )
+    if night.nights:
+        before = f"beside {night.nights} earlier nights"
+    else:
+        before = "the first night of this history: nothing to compare with"
     console.print(
         Text(
             f"{night.implementation}: {night.ruling.upper()}, {before}", style=COLOURS[night.ruling]

@@ -160,11 +160,10 @@ def left_open(failures: Sequence[Verdict]) -> str:
     suites = Counter(row.property for row in failures if row.left_open())
     if not suites:
         return ""
-    head = (
-        "1 borderline failure, at most"
-        if suites.total() == 1
-        else f"{suites.total()} borderline failures, at most"
-    )
+    if suites.total() == 1:
+        head = "1 borderline failure, at most"
+    else:
+        head = f"{suites.total()} borderline failures, at most"
     return (
         f"{head} {NEAR:g} times the tolerance, not tested at fresh seeds: the kernel is rejected"
         f" without ({_listed(suites)})"

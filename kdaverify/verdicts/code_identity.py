@@ -47,11 +47,10 @@ class CodeIdentity:
     def __str__(self) -> str:
         """One line for people."""
         count = len(self.files)
-        code = (
-            f"{count} local module{'' if count == 1 else 's'}, sha256 {self.digest[:SHORT]}"
-            if count
-            else ""
-        )
+        if count:
+            code = f"{count} local module{'' if count == 1 else 's'}, sha256 {self.digest[:SHORT]}"
+        else:
+            code = ""
         left = f"not committed: {_listed(self.uncommitted)}" if self.uncommitted else ""
         repository = (
             f"git {self.commit}{' (modified)' if self.is_dirty else ''}"

@@ -129,11 +129,10 @@ def _row(row: dict[str, Any]) -> Verdict:
     try:
         return Verdict.model_validate({name: _value(name, value) for name, value in row.items()})
     except (ValidationError, json.JSONDecodeError) as error:
-        reported = (
-            error.errors(include_url=False)[0]["msg"]
-            if isinstance(error, ValidationError)
-            else str(error)
-        )
+        if isinstance(error, ValidationError):
+            reported = error.errors(include_url=False)[0]["msg"]
+        else:
+            reported = str(error)
         raise RecordError(
             f"record: the row of case {row.get('case')!r} is no verdict: {reported}"
         ) from None

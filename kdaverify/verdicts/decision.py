@@ -254,11 +254,10 @@ def _gaps(counted: VerdictCounts, expected: Expected) -> tuple[str, ...]:
     pairs = {(kind.dtype, kind.output) for kind in passed}
     properties = {kind.property for kind in passed}
     uncertified = counted.cases.get(Status.ORACLE_UNCERTIFIED, 0)
-    gaps = (
-        [f"{uncertified} {plural('case', uncertified)} without a certified reference value"]
-        if uncertified
-        else []
-    )
+    if uncertified:
+        gaps = [f"{uncertified} {plural('case', uncertified)} without a certified reference value"]
+    else:
+        gaps = []
     gaps += _unanswered(counted)
     if not passed:
         return (*gaps, f"nothing passed: {_why_not(counted)}")

@@ -231,16 +231,15 @@ def unfinished(tables: Sequence[Table]) -> list[str]:
     """What shows that not everything that was to be judged is in the records."""
     torn = [table.truncated for table in tables if table.truncated]
     left = sum(table.open_rows for table in tables)
-    half = (
-        [
+    if left:
+        half = [
             (
                 f"half-run: {left} verdicts are of runs that did not finish, or of records of"
                 " version 1, which have no seal"
             )
         ]
-        if left
-        else []
-    )
+    else:
+        half = []
     return [*torn, *half]
 
 

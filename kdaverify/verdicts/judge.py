@@ -187,11 +187,10 @@ class Judge:
 
     def _message(self, outcome: Outcome) -> str:
         """Where outputs come from files, those at fault are named."""
-        source = (
-            NOTHING_YET
-            if self.adapter.open_ended or not outcome.status.rejects
-            else self.adapter.proof()
-        )
+        if self.adapter.open_ended or not outcome.status.rejects:
+            source = NOTHING_YET
+        else:
+            source = self.adapter.proof()
         return outcome.message if source == NOTHING_YET else f"{outcome.message}\n  from {source}"
 
     def _replay(self, problem: Canonical | None, detail: dict[str, Any], *, isolated: bool) -> str:

@@ -103,16 +103,15 @@ class Ledger:
         accepted = read(path, implementation, device)
         absent = [name for name in accepted if name not in cases]
         new = [name for name in cases if name not in accepted]
-        missing = (
-            (
+        if absent:
+            missing = (
                 (
                     f"of the ledger's cases {len(absent)} did not pass or were not judged, the"
                     f" first {absent[0]}"
                 ),
             )
-            if absent
-            else ()
-        )
+        else:
+            missing = ()
         reported = (f"of the panel's cases {len(new)} are not in the ledger yet",) if new else ()
         return Against(tuple(_worse(accepted, cases)), missing, reported)
 

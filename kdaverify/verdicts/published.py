@@ -88,11 +88,10 @@ def _of(evidence: Evidence, benchmark: Benchmark) -> Opinions:
 
 def _run(named: Adapter, problem: Canonical, evidence: Evidence) -> Benchmark:
     """What the named implementation makes of the case; nothing where it cannot be called."""
-    reason = (
-        f"it does not take {problem.dtype}"
-        if problem.dtype not in named.dtypes
-        else operator_of(problem).refusal(named, problem)
-    )
+    if problem.dtype not in named.dtypes:
+        reason = f"it does not take {problem.dtype}"
+    else:
+        reason = operator_of(problem).refusal(named, problem)
     if reason is not None:
         return Benchmark(f"{named.name}: {reason}", {})
     try:

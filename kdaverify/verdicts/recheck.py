@@ -56,11 +56,10 @@ def rechecked(
     for case in cases:
         if only_near(case) and case[0].case_key() not in known:
             near = [verdict.output for verdict in case if verdict.status.rejects]
-            found = (
-                {name: undecided(SETTLED) for name in near}
-                if wrong
-                else _again(case[0], near, adapter)
-            )
+            if wrong:
+                found = {name: undecided(SETTLED) for name in near}
+            else:
+                found = _again(case[0], near, adapter)
             wrong = wrong or any(
                 reported.finding is RetestFinding.CONFIRMED for reported in found.values()
             )

@@ -142,11 +142,10 @@ class Verdict(RecordedSizes):
         """Which stage is wrong, or what is to be said instead; "" where nothing was localised."""
         if self.stage is None:
             return ""
-        found = (
-            f"first wrong stage: {self.stage}, "
-            if self.names_stage()
-            else f"stages: {self.stage}; "
-        )
+        if self.names_stage():
+            found = f"first wrong stage: {self.stage}, "
+        else:
+            found = f"stages: {self.stage}; "
         return f"{found}{self.located}".rstrip(",; ")
 
     def headline(self) -> str:

@@ -78,11 +78,10 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
             ):
                 write(into, (rows, j), matrix(found[::-1]))
             own = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
-            shared = (
-                own
-                if shared is None or j % group == 0
-                else (shared[0] + own[0], shared[1] + own[1])
-            )
+            if shared is None or j % group == 0:
+                shared = own
+            else:
+                shared = (shared[0] + own[0], shared[1] + own[1])
             if (j + 1) % group == 0:
                 write(dq, (rows, j // group), shared[0])
                 write(dk, (rows, j // group), shared[1])

@@ -146,11 +146,10 @@ def _raise_precision(
 
 
 def _refusal(subject: str, answer: CertifiedOutputs | GradientAnswer, *, settled: bool) -> str:
-    reason = (
-        "more bits no longer narrow it, it is what two float64 leave out"
-        if settled
-        else "the most bits tried"
-    )
+    if settled:
+        reason = "more bits no longer narrow it, it is what two float64 leave out"
+    else:
+        reason = "the most bits tried"
     return (
         f"{subject}: wanted radii that `accept` takes, got at best {_widest(answer)}"
         f" ({answer.method}; {reason}); accept a wider radius, shorten the sequences, or keep beta"

@@ -240,11 +240,10 @@ class ShortConv:
 
     def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
         act, accumulate, result = self._act, self.precision.accumulate, self.precision.result
-        dy = (
-            cotangents["dy"].double().flatten(0, 1)[self.taps.rows]
-            if "dy" in cotangents
-            else torch.zeros_like(self.z)
-        )
+        if "dy" in cotangents:
+            dy = cotangents["dy"].double().flatten(0, 1)[self.taps.rows]
+        else:
+            dy = torch.zeros_like(self.z)
         e = dy * act.slope
         rough = act.slope_error(accumulate) + act.slope_moved(
             self._stored(self.precision.z_backward)

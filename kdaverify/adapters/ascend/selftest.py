@@ -228,11 +228,10 @@ def laid_out_otherwise(name: str, *, declared_head_major: bool) -> Reading:
         swapped = head_major(tensor)
         # Handed over head by head and read token by token, or the reverse: the same shuffle of
         # memory, from either end.
-        shuffled = (
-            swapped.reshape(tensor.shape)
-            if declared_head_major
-            else tensor.reshape(swapped.shape).transpose(1, 2).contiguous()
-        )
+        if declared_head_major:
+            shuffled = swapped.reshape(tensor.shape)
+        else:
+            shuffled = tensor.reshape(swapped.shape).transpose(1, 2).contiguous()
         return replace(x, **{name: shuffled})
 
     order = "token by token" if declared_head_major else "head by head"

@@ -94,11 +94,10 @@ def correlated(sample: Sample) -> RuleResult:
     """
     if bool(sample.actual.isnan().all()):
         return refused("all NaN")
-    actual = (
-        sample.actual.nan_to_num(0.0, 0.0, 0.0).flatten()
-        if not sample.errors.finite
-        else sample.actual.flatten()
-    )
+    if not sample.errors.finite:
+        actual = sample.actual.nan_to_num(0.0, 0.0, 0.0).flatten()
+    else:
+        actual = sample.actual.flatten()
     exact = sample.exact.flatten()
     if bool(actual.any()) != bool(exact.any()):
         return refused("one of the two is all zero")

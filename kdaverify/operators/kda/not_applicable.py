@@ -21,11 +21,10 @@ def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
     no case of them is generated.
     """
     outputs = exposed(adapter, profile)
-    backward = (
-        {}
-        if adapter.differentiable
-        else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
-    )
+    if adapter.differentiable:
+        backward = {}
+    else:
+        backward = dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
     return {**_undeclared(adapter, outputs), **backward}
 
 
@@ -145,11 +144,10 @@ def outside(adapter: Adapter) -> tuple[str, ...]:
         if what not in taken
     )
     parameters = adapter.conventions.gate_parameters
-    unjudged = (
-        (f"gradients of {parameters.replace('+', ' and ')} (sums over all tokens)",)
-        if adapter.differentiable and parameters != "none"
-        else ()
-    )
+    if adapter.differentiable and parameters != "none":
+        unjudged = (f"gradients of {parameters.replace('+', ' and ')} (sums over all tokens)",)
+    else:
+        unjudged = ()
     hidden = (
         f"rules of calls about {channel} of the kernel ({why})"
         for channel, why in adapter.barriers.items()

@@ -124,11 +124,10 @@ class ActivationProblem(Canonical):
 
     def question(self) -> ActivationTensors:
         """The tensors, bit-identical on every machine."""
-        shape = (
-            (self.B, self.T, self.HV)
-            if self.op == "beta_sigmoid"
-            else (self.B, self.T, self.HV, self.K)
-        )
+        if self.op == "beta_sigmoid":
+            shape = (self.B, self.T, self.HV)
+        else:
+            shape = (self.B, self.T, self.HV, self.K)
         drawn = ROWS[self.values] if self.op == "l2norm" else VALUES[self.values]
         first = OPERATIONS[self.op].takes[0]
         tensors = {first: rounded(drawn(self._stream(first), shape, self.dtype), TORCH[self.dtype])}

@@ -152,11 +152,10 @@ def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
     call = problem.inputs()
     x, used = call.x.clone(), sum(call.lengths) if problem.packed else problem.T
     x[:, used:] = torch.nan
-    state = (
-        None
-        if call.initial_state is None
-        else call.initial_state.index_fill(-1, torch.tensor([0]), torch.nan)
-    )
+    if call.initial_state is None:
+        state = None
+    else:
+        state = call.initial_state.index_fill(-1, torch.tensor([0]), torch.nan)
     found, plain = (
         _unread(run(adapter, problem, one))
         for one in (replace(call, x=x, initial_state=state), call)

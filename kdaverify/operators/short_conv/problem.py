@@ -154,11 +154,10 @@ class ShortConvProblem(Canonical):
         x, state = together.split((len(rows), len(columns)))
         state = state.view(self.N, self.W, self.D).mT.contiguous()
         state[..., 0] = UNREAD * (1 + columns.view(self.N, self.W, self.D)[:, 0].abs())
-        offsets = (
-            None
-            if self.lengths is None
-            else torch.tensor([0, *self.lengths]).cumsum(0).to(torch.int32)
-        )
+        if self.lengths is None:
+            offsets = None
+        else:
+            offsets = torch.tensor([0, *self.lengths]).cumsum(0).to(torch.int32)
         cast: dict[str, Any] = {"dtype": TORCH[self.dtype]}
         return ShortConvCall(
             x.view(self.B, self.T, self.D).to(**cast),

@@ -81,9 +81,8 @@ def _known(seen: set[str], order: tuple[str, ...]) -> tuple[str, ...]:
 
 def _spot(worst: float | None, judged: int, failed: int) -> Spot:
     ratio = 0.0 if worst is None or math.isnan(worst) else worst
-    shade = (
-        len(SHADES)
-        if failed
-        else next((place for place, end in enumerate(SHADES) if ratio <= end), len(SHADES) - 1)
-    )
+    if failed:
+        shade = len(SHADES)
+    else:
+        shade = next((place for place, end in enumerate(SHADES) if ratio <= end), len(SHADES) - 1)
     return Spot(worst, judged, failed, shade)

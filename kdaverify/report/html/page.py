@@ -52,11 +52,10 @@ class Page:
         """The decision in a line."""
         if len(self.ruled) > words.MOST_TITLED:
             accepted = [one for one in self.ruled if one.ruling is Ruling.ACCEPT]
-            how = (
-                "pass a check that is no release approval"
-                if any(one.is_provisional for one in accepted)
-                else "accepted"
-            )
+            if any(one.is_provisional for one in accepted):
+                how = "pass a check that is no release approval"
+            else:
+                how = "accepted"
             return f"{len(accepted)} of {len(self.ruled)} implementations {how}"
         by_verdict: dict[str, list[str]] = {}
         for one in self.ruled:

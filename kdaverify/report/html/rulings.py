@@ -150,11 +150,10 @@ def _manager(one: Decided, own: pl.DataFrame, facts: RunFacts) -> str:
         return f"It {one.reasons[0]}."
     judged, wrong, waived = _judged(own)
     what, beyond = counted(judged.height, "output"), " beyond what is waived" if waived else ""
-    known = (
-        f" {counted(waived, 'other wrong output')} {_are(waived)} waived."
-        if waived and wrong.height
-        else ""
-    )
+    if waived and wrong.height:
+        known = f" {counted(waived, 'other wrong output')} {_are(waived)} waived."
+    else:
+        known = ""
     if one.ruling is Ruling.ACCEPT:
         return _accepted(judged, what, waived, facts)
     if one.ruling is Ruling.REJECT and wrong.height:

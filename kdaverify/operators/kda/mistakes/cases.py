@@ -70,15 +70,14 @@ def _evidence(
     if compared.kernel.failed is not None or not compared.repeats:
         return None
     exposed = judged.exposes(problem)
-    given = (
-        cotangents(
+    if PROPERTIES[question.property].backward:
+        given = cotangents(
             problem,
             question.detail.get("of", of_exposed(exposed)),
             question.detail.get("exponent", 0),
         )
-        if PROPERTIES[question.property].backward
-        else None
-    )
+    else:
+        given = None
     # A shorter chunk than the kernel's, where no sequence fills it: what lies past its end costs as
     # much as a token.
     longest = max((length for _, _, length in problem.spans), default=0)
