@@ -4,6 +4,8 @@ on every core or device of this machine or of a cluster.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import (
+    FoundFile,
+    Impls,
+    Isolate,
+    MemoryLimit,
+    TimeLimit,
+    limits_from,
+)
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.report.campaign import Pace, campaign_summary, show_campaign
 from kdaverify.report.summary import write_json
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from kdaverify.campaign.engine import Engine
     from kdaverify.campaign.run import CampaignRun
     from kdaverify.campaign.task import Orders
+    from kdaverify.verdicts.gate import Gated
 
 
 class EngineName(StrEnum):
@@ -31,13 +41,6 @@ class EngineName(StrEnum):
     RAY = "ray"
 
 
-Impls = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--impl",
-        help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable",
-    ),
-]
 Workers = Annotated[
     int | None,
     typer.Option(min=1, help="default: one a core, or one a device for kernels on an accelerator"),
@@ -76,9 +79,7 @@ def campaign(
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write what was found to this file")
-    ] = None,
+    json_file: FoundFile = None,
     diagnosis: Diagnosis = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
@@ -101,13 +102,8 @@ def campaign(
     Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was tested, or too
     few for a decision.
     """
-    from kdaverify.campaign.account import of_campaign
-    from kdaverify.campaign.engine import EngineError
-    from kdaverify.campaign.run import CampaignRun
     from kdaverify.report.gate import show
-    from kdaverify.verdicts.columns import polars
     from kdaverify.verdicts.decision import heaviest
-    from kdaverify.verdicts.gate import GateCriteria, gate
 
     orders = orders_of(
         tuple(dict.fromkeys(impl or ["eager"])),
@@ -118,23 +114,47 @@ def campaign(
     )
     path = record or record_named("campaign", *orders.specs, profile, str(kda_seed))
     console = Console()
-    try:
-        polars("a campaign")
-        run = CampaignRun(orders, cases=cases, record=path)
+    with _errors_of_a_campaign():
+        run = _campaign_of(orders, cases, path)
         with engine_of(orders, engine, workers, address) as many:
             _run(run, many, console, diagnosis)
-        run.seal(of_campaign)
-        found = gate([path], GateCriteria(datetime.now(UTC).date()))
-    except RecordError as error:
-        raise Complaint(f"--{error}") from None
-    except EngineError as error:
-        raise Complaint(str(error)) from None
+        found = _decided(run, path)
     ruling = heaviest(found)
     show_campaign(console, run.tally)
     show(console, ruling, found)
     console.print(Text(f"record: {path}"), soft_wrap=True)
     write_json(json_file, lambda: campaign_summary(run.tally, ruling, found))
     return ruling.exit_code
+
+
+@contextmanager
+def _errors_of_a_campaign() -> Generator[None]:
+    from kdaverify.campaign.engine import EngineError
+
+    try:
+        yield
+    except RecordError as error:
+        raise Complaint(f"--{error}") from None
+    except EngineError as error:
+        raise Complaint(str(error)) from None
+
+
+def _campaign_of(orders: Orders, cases: int, record: Path) -> CampaignRun:
+    from kdaverify.campaign.run import CampaignRun
+    from kdaverify.verdicts.columns import polars
+
+    # Refused before hours of cases: the decision on them reads columns.
+    polars("a campaign")
+    return CampaignRun(orders, cases=cases, record=record)
+
+
+def _decided(run: CampaignRun, record: Path) -> list[Gated]:
+    """Seals the record, and decides on it alone."""
+    from kdaverify.campaign.account import of_campaign
+    from kdaverify.verdicts.gate import GateCriteria, gate
+
+    run.seal(of_campaign)
+    return gate([record], GateCriteria(datetime.now(UTC).date()))
 
 
 def record_named(*words: str) -> Path:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.implementation import implementation
-from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.replay import reported_option
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.verdicts.decision import Ruling
@@ -24,6 +24,8 @@ from kdaverify.verdicts.record import RecordError, read
 from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.checks.location import Location
     from kdaverify.diagnosis.diagnosis import Diagnosis
     from kdaverify.diagnosis.question import PropertyCase
 
@@ -61,6 +63,19 @@ def diagnose(
 
     Exit codes: 0 nothing fails, 1 something does, 2 harness or usage error.
     """
+    row = _row(record, case, impl, property_name)
+    spec = impl or reported_option(row, "--impl") or row.implementation
+    adapter = implementation(spec, isolate=isolate, limits=limits_from(time_limit, memory_limit))
+    try:
+        found, stage = _diagnosed(adapter, row, seconds)
+    finally:
+        adapter.end()
+    _show(Console(), row, spec, found, stage)
+    return Ruling.ACCEPT.exit_code if found.passes else Ruling.REJECT.exit_code
+
+
+def _diagnosed(adapter: Adapter, row: Verdict, seconds: float) -> tuple[Diagnosis, Location | None]:
+    """The diagnosis, and the first wrong stage of the smallest case."""
     from kdaverify.adapters.base import AdapterError
     from kdaverify.canonical import ProblemError
     from kdaverify.checks.localise import localise
@@ -68,35 +83,34 @@ def diagnose(
     from kdaverify.diagnosis.session import question_of
     from kdaverify.operator import operator_of
 
-    row = _row(record, case, impl, property_name)
-    spec = impl or reported_option(row, "--impl") or row.implementation
-    adapter = implementation(spec, isolate=isolate, limits=limits_from(time_limit, memory_limit))
-    console = Console()
+    status = Console(stderr=True).status(
+        "making the case smaller, and comparing it with known faults"
+    )
     try:
-        with Console(stderr=True).status(
-            "making the case smaller, and comparing it with known faults"
-        ):
+        with status:
             found = diagnosed(adapter, question_of(row), seconds=seconds)
             smallest = found.smallest
-            if operator_of(smallest.problem).staged:
-                stage = localise(adapter, smallest.problem, smallest.property, smallest.detail)
-            else:
-                stage = found.stage
+            if not operator_of(smallest.problem).staged:
+                return found, found.stage
+            return found, localise(adapter, smallest.problem, smallest.property, smallest.detail)
     except (AdapterError, ProblemError) as error:
         raise Complaint(str(error)) from None
-    finally:
-        adapter.end()
+
+
+def _show(
+    console: Console, row: Verdict, spec: str, found: Diagnosis, stage: Location | None
+) -> None:
+    failed = f"{row.implementation}: {row.property} {row.output} {row.status}"
+    console.print(Text(failed, style="bold red"))
+    console.print(Text(f"smallest case that fails: {found.smallest.problem.id}"))
     console.print(
-        Text(f"{row.implementation}: {row.property} {row.output} {row.status}", style="bold red")
+        f"  {_replay(spec, found.smallest)}", soft_wrap=True, highlight=False, markup=False
     )
-    console.print(Text(f"smallest case that fails: {smallest.problem.id}"))
-    console.print(f"  {_replay(spec, smallest)}", soft_wrap=True, highlight=False, markup=False)
     if stage is not None:
         console.print(Text(row.model_copy(update=stage.fields).whereabouts()))
     if found.ranked:
         console.print(_table(found))
     console.print(Text(f"diagnosis: {found}", style="bold"))
-    return Ruling.ACCEPT.exit_code if found.passes else Ruling.REJECT.exit_code
 
 
 def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> Verdict:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kdaverify.cli.complaint import HARNESS, Complaint, complain
+from kdaverify.cli.options import Profile
 from kdaverify.cli.own import of_operator, taking
 from kdaverify.cli.request import Request
 from kdaverify.operator import DEFAULT
@@ -35,10 +36,7 @@ WITHOUT = "of another operator than kda, a parameter that the kernel does not ta
 @taking(of_operator("kda.commands.declaration:OPTIONS"))
 def export(
     folder: Annotated[Path, typer.Argument(help="new folder for the files")],
-    profile: Annotated[
-        str,
-        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
-    ] = "smoke",
+    profile: Profile = "smoke",
     kda_seed: Annotated[
         int | None,
         typer.Option("--kda-seed", min=0, metavar="N", help="seed of the random problems"),

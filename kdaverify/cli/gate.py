@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.options import DecisionFile
 
 if TYPE_CHECKING:
     from kdaverify.verdicts.gate import GateCriteria
@@ -42,9 +43,7 @@ def gate(
     waivers: Waivers = None,
     ledger: LedgerFolder = None,
     junit: Annotated[Path | None, typer.Option(help="write JUnit XML to this file")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write the decision to this file")
-    ] = None,
+    json_file: DecisionFile = None,
 ) -> int:
     """Decide on records alone; the exit code is the decision. What was not run does not count as
     passed.

@@ -99,29 +99,31 @@ def kill_matrix(
     Exit codes: 0 done and no false alarm, 1 a conforming kernel was rejected, 2 harness or usage
     error, 3 not finished.
     """
-    from kdaverify.kills.journal import Journal, JournalError
     from kdaverify.kills.matrix import matrix
     from kdaverify.kills.page import show
     from kdaverify.kills.plan import Plan
 
-    tested = _tested(faults, profile, impl)
-    try:
-        journal = Journal(out.with_suffix(".journal.jsonl"), resume=resume)
-    except JournalError as error:
-        raise Complaint(str(error)) from None
-    console = Console()
-    plan = Plan(tuple(tested), profile, conforming=legal, impl=impl)
+    plan = Plan(tuple(_tested(faults, profile, impl)), profile, conforming=legal, impl=impl)
+    journal, console = _journal(out, resume=resume), Console()
     complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
     found = matrix(plan, journal.rows)
     show(console, found)
     out.write_text(json.dumps(found.reported(), indent=1, allow_nan=False) + "\n")
     if complete:
         journal.path.unlink()
-    console.print(
-        Text(f"written: {out}" + ("" if complete else "; not finished, go on with --resume")),
-        soft_wrap=True,
-    )
+    unfinished = "" if complete else "; not finished, go on with --resume"
+    console.print(Text(f"written: {out}{unfinished}"), soft_wrap=True)
     return _code(found, complete=complete)
+
+
+def _journal(out: Path, *, resume: bool) -> Journal:
+    """The journal beside the matrix."""
+    from kdaverify.kills.journal import Journal, JournalError
+
+    try:
+        return Journal(out.with_suffix(".journal.jsonl"), resume=resume)
+    except JournalError as error:
+        raise Complaint(str(error)) from None
 
 
 def _code(found: KillMatrix, *, complete: bool) -> int:

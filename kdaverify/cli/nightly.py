@@ -5,10 +5,11 @@ and what changed since the nights before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,7 +18,6 @@ from rich.text import Text
 from kdaverify.cli.campaign import (
     Address,
     EngineName,
-    Impls,
     Where,
     Workers,
     engine_of,
@@ -25,7 +25,14 @@ from kdaverify.cli.campaign import (
     record_named,
 )
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import (
+    Impls,
+    Isolate,
+    MemoryLimit,
+    Profile,
+    TimeLimit,
+    limits_from,
+)
 from kdaverify.limits import Limits
 from kdaverify.report.campaign import Pace
 from kdaverify.report.nightly import night_summary, show_night
@@ -36,7 +43,7 @@ from kdaverify.verdicts.record import RecordError, read
 if TYPE_CHECKING:
     from kdaverify.campaign.engine import Engine
     from kdaverify.campaign.run import CampaignRun
-    from kdaverify.campaign.task import Fixed
+    from kdaverify.campaign.task import Fixed, Orders
     from kdaverify.nightly.history import History
     from kdaverify.nightly.night import Night
 
@@ -60,10 +67,7 @@ def nightly(
             help="of the night, as 2026-01-31: seed of the fresh cases; default: today's, in UTC"
         ),
     ] = None,
-    profile: Annotated[
-        str,
-        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
-    ] = "nightly",
+    profile: Profile = "nightly",
     record: Annotated[
         Path | None,
         typer.Option(
@@ -94,12 +98,9 @@ def nightly(
     tested.
     """
     from kdaverify.campaign.account import of_night
-    from kdaverify.campaign.engine import EngineError
-    from kdaverify.campaign.run import CampaignRun
-    from kdaverify.nightly.history import History, HistoryError
+    from kdaverify.nightly.history import History
 
-    night = _date(date)
-    started = time.monotonic()
+    night, started = _date(date), time.monotonic()
     orders = orders_of(
         tuple(dict.fromkeys(impl or ["eager"])),
         profile,
@@ -107,40 +108,52 @@ def nightly(
         isolate,
         limits_from(time_limit, memory_limit),
     )
-    path = record or record_named("nightly", night, *orders.specs)
-    console = Console()
-    try:
+    path, console = record or record_named("nightly", night, *orders.specs), Console()
+    with _errors_of_a_night():
         kept = History(history)
-        run = CampaignRun(
-            orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path
-        )
+        run = _night_of(orders, kept, cases, path)
         with engine_of(orders, engine, workers, address) as many:
             _run(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
         run.seal(of_night)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)
+    rulings = {one.ruling for one in found}
+    ruling = next((ruling for ruling in WEIGHT if ruling in rulings), Ruling.INSUFFICIENT)
+    _show_decision(console, ruling, path)
+    write_json(json_file, lambda: _summary(night, ruling, found))
+    return ruling.exit_code
+
+
+@contextmanager
+def _errors_of_a_night() -> Generator[None]:
+    from kdaverify.campaign.engine import EngineError
+    from kdaverify.nightly.history import HistoryError
+
+    try:
+        yield
     except (EngineError, HistoryError, RecordError) as error:
         raise Complaint(str(error)) from None
-    ruling = next(
-        (ruling for ruling in WEIGHT if ruling in {one.ruling for one in found}),
-        Ruling.INSUFFICIENT,
-    )
-    console.print(
-        Text(
-            f"decision: {ruling.upper()} (exit code {ruling.exit_code}); record: {path}",
-            style="bold",
-        ),
-        soft_wrap=True,
-    )
-    write_json(
-        json_file,
-        lambda: {
-            "date": night,
-            "decision": ruling.value,
-            "exit_code": ruling.exit_code,
-            "implementations": [night_summary(one) for one in found],
-        },
-    )
-    return ruling.exit_code
+
+
+def _night_of(orders: Orders, history: History, cases: int, record: Path) -> CampaignRun:
+    """The fixed cases of the suites, those that earlier nights promoted, and random ones."""
+    from kdaverify.campaign.run import CampaignRun
+
+    fixed = _fixed(orders.specs, orders.profile, history)
+    return CampaignRun(orders, fixed=fixed, cases=cases, record=record)
+
+
+def _show_decision(console: Console, ruling: Ruling, record: Path) -> None:
+    decided = f"decision: {ruling.upper()} (exit code {ruling.exit_code}); record: {record}"
+    console.print(Text(decided, style="bold"), soft_wrap=True)
+
+
+def _summary(date: str, ruling: Ruling, found: list[Night]) -> dict[str, Any]:
+    return {
+        "date": date,
+        "decision": ruling.value,
+        "exit_code": ruling.exit_code,
+        "implementations": [night_summary(one) for one in found],
+    }
 
 
 def _date(given: str | None) -> str:

@@ -17,10 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
-from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.implementation import implementation
-from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import (
+    Benchmark,
+    Isolate,
+    MemoryLimit,
+    Standards,
+    TimeLimit,
+    limits_from,
+)
 from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
 from kdaverify.report.published import opinions_table, standards_line
@@ -74,9 +80,7 @@ def replay(
     ] = None,
     record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
     benchmark: Benchmark = None,
-    standards: Annotated[
-        bool, typer.Option("--standards", help="one row for each published standard")
-    ] = False,
+    standards: Standards = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.options import DecisionFile, Processes, Record, check_processes
 from kdaverify.cli.request import Request
 from kdaverify.cli.verify import default_record
 
@@ -18,15 +19,9 @@ def score(
     folder: Annotated[
         Path, typer.Argument(help="folder of `kdaverify export`, its outputs brought back")
     ],
-    record: Annotated[
-        Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write the decision to this file")
-    ] = None,
-    workers: Annotated[
-        str, typer.Option(help="processes; 0 runs in one, auto takes every core")
-    ] = "auto",
+    record: Record = None,
+    json_file: DecisionFile = None,
+    workers: Processes = "auto",
 ) -> int:
     """Test the outputs of a kernel that ran on another machine, as if it had run here; the exit
     code is the decision.
@@ -42,8 +37,7 @@ def score(
     from kdaverify.adapters.exchange.audit import audit
     from kdaverify.adapters.exchange.manifest import ExchangeError, read
 
-    if not (workers.isdecimal() or workers == "auto"):
-        raise Complaint(f"--workers: wanted a number or auto, got {workers!r}")
+    check_processes(workers)
     try:
         manifest = read(folder)
         with Console(stderr=True).status(f"checking {len(manifest.calls)} files in {folder}"):

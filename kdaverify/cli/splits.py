@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.options import FoundFile
 
 if TYPE_CHECKING:
     from kdaverify.operators.attention.splits.plan import SplitPlan
@@ -42,9 +43,7 @@ def splits(
         int, typer.Option(min=1, help="of the request that errors are measured on")
     ] = 1024,
     seed: Annotated[int, typer.Option(min=0, help="of every problem")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write what was found to this file")
-    ] = None,
+    json_file: FoundFile = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw errors against splits into this .svg file")
     ] = None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.options import Profile
 from kdaverify.cli.report import MISSING
 from kdaverify.verdicts.record import RecordError
 
 if TYPE_CHECKING:
+    from kdaverify.survey.finding import Finding
     from kdaverify.survey.session import SurveyPlan, SurveyStep
+    from kdaverify.survey.state import KernelState
 
 SECONDS = 1200.0
 """An interpreted implementation takes minutes."""
@@ -51,10 +56,7 @@ def survey(
         Path | None,
         typer.Option(help="folder of findings, linked from the rejections that they are about"),
     ] = None,
-    profile: Annotated[
-        str,
-        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
-    ] = "smoke",
+    profile: Profile = "smoke",
     kda_seed: Annotated[
         int, typer.Option("--kda-seed", min=0, help="seed of the random problems")
     ] = 0,
@@ -85,37 +87,73 @@ def survey(
 
     Exit codes: 0 written, whatever was decided; 2 harness or usage error.
     """
-    try:
-        from pydantic import ValidationError
-
-        from kdaverify.survey.finding import FindingError, read_findings
-        from kdaverify.survey.pages import write_state
-        from kdaverify.survey.state import KernelState, state_of, with_earlier
-    except ImportError:
-        raise Complaint(f"survey: {MISSING}") from None
+    _check_installed()
     from kdaverify.adapters.registry import shipped
-    from kdaverify.survey.session import NOT_REACHED, RECORDS, SurveyPlan, runnable
+    from kdaverify.survey.pages import write_state
+    from kdaverify.survey.session import SurveyPlan, runnable
     from kdaverify.survey.session import survey as judge
 
     console = Console()
     here, not_run = runnable(shipped(), _known(impl))
     limit = math.inf if minutes is None else minutes
     plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers, limit, commit)
-    elsewhere = _files(records or [])
-    try:
-        known = () if findings is None else read_findings(findings)
+    with _errors_of_files():
+        known = _findings(findings)
         if not pages_only:
             judge(plan, _reporter(console, plan))
-        own = sorted((out / RECORDS).glob("*.jsonl"))
         with console.status("reading the records"):
-            absent = dict.fromkeys(here, NOT_REACHED) | not_run
-            state = state_of([*own, *elsewhere], known, absent, commit)
-        if earlier is not None:
-            before = KernelState.model_validate_json(earlier.read_bytes())
-            state = with_earlier(state, before, known)
+            state = _state(plan, _files(records or []), known, not_run)
+        state = state if earlier is None else _with_rows_of(earlier, state, known)
         write_state(state, known, out)
+    _summarise(console, state, out)
+    return 0
+
+
+def _check_installed() -> None:
+    """Refuses to judge for minutes where the page could not be written."""
+    try:
+        import_module("kdaverify.survey.pages")
+    except ImportError:
+        raise Complaint(f"survey: {MISSING}") from None
+
+
+@contextmanager
+def _errors_of_files() -> Generator[None]:
+    from pydantic import ValidationError
+
+    from kdaverify.survey.finding import FindingError
+
+    try:
+        yield
     except (RecordError, FindingError, OSError, ValidationError) as error:
         raise Complaint(f"survey: {error}") from None
+
+
+def _findings(folder: Path | None) -> tuple[Finding, ...]:
+    from kdaverify.survey.finding import read_findings
+
+    return () if folder is None else read_findings(folder)
+
+
+def _state(
+    plan: SurveyPlan, elsewhere: list[Path], known: tuple[Finding, ...], not_run: Mapping[str, str]
+) -> KernelState:
+    """What the records of this machine, and of others, come to."""
+    from kdaverify.survey.session import NOT_REACHED, RECORDS
+    from kdaverify.survey.state import state_of
+
+    own = sorted((plan.folder / RECORDS).glob("*.jsonl"))
+    absent = dict.fromkeys(plan.implementations, NOT_REACHED) | dict(not_run)
+    return state_of([*own, *elsewhere], known, absent, plan.commit)
+
+
+def _with_rows_of(earlier: Path, state: KernelState, known: tuple[Finding, ...]) -> KernelState:
+    from kdaverify.survey.state import KernelState, with_earlier
+
+    return with_earlier(state, KernelState.model_validate_json(earlier.read_bytes()), known)
+
+
+def _summarise(console: Console, state: KernelState, out: Path) -> None:
     accepted = sum(one.is_accepted for one in state.implementations)
     console.print(
         Text(f"{accepted} of {len(state.implementations)} accepted; page: {out / 'state.html'}"),
@@ -123,7 +161,6 @@ def survey(
     )
     for name in state.unexplained():
         console.print(Text(f"{name}: rejected, and no finding is about it yet"), soft_wrap=True)
-    return 0
 
 
 def _known(names: list[str] | None) -> tuple[str, ...]:

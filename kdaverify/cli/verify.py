@@ -11,41 +11,36 @@ from typing import Annotated
 import typer
 
 from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import (
+    Benchmark,
+    DecisionFile,
+    Impls,
+    Isolate,
+    MemoryLimit,
+    Processes,
+    Profile,
+    Record,
+    Standards,
+    TimeLimit,
+    check_processes,
+    limits_from,
+)
 from kdaverify.cli.report import Html, check_html
 from kdaverify.cli.request import Request
 from kdaverify.limits import DIAGNOSIS_DEFAULT, Limits
 
-Impls = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--impl",
-        help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable",
-    ),
-]
-
 
 def verify(
     impl: Impls = None,
-    profile: Annotated[
-        str,
-        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
-    ] = "smoke",
+    profile: Profile = "smoke",
     kda_seed: Annotated[
         int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write the decision to this file")
-    ] = None,
+    record: Record = None,
+    json_file: DecisionFile = None,
     html: Html = None,
-    workers: Annotated[
-        str, typer.Option(help="processes; 0 runs in one, auto takes every core")
-    ] = "auto",
+    workers: Processes = "auto",
     require_impl: Annotated[
         bool,
         typer.Option("--require-impl", help="exit with 3 where an implementation cannot run here"),
@@ -72,9 +67,7 @@ def verify(
         int, typer.Option(min=0, help="stop after this many failing tests; 0: never")
     ] = 0,
     exitfirst: Annotated[bool, typer.Option("-x", help="stop at the first failing test")] = False,
-    standards: Annotated[
-        bool, typer.Option("--standards", help="one row for each published standard")
-    ] = False,
+    standards: Standards = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -87,8 +80,7 @@ def verify(
 
     Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
     """
-    if not (workers.isdecimal() or workers == "auto"):
-        raise Complaint(f"--workers: wanted a number or auto, got {workers!r}")
+    check_processes(workers)
     if html is not None:
         check_html(html)
     request = Request(
