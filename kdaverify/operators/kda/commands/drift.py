@@ -19,7 +19,7 @@ from rich.text import Text
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.implementation import implementation
-from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.limits import Limits
 from kdaverify.report.summary import write_json
 from kdaverify.verdicts.decision import Ruling
@@ -105,18 +105,10 @@ def drift(
     """
     _check(probe, way, tokens, out)
     adapter = implementation(impl, isolate=isolate, limits=limits_from(time_limit, memory_limit))
-    tested = _question(
-        adapter,
-        probe,
-        way,
-        tokens=tokens,
-        seeds=seeds,
-        dtype=dtype,
-        width=width,
-        seed=kda_seed,
-        device=device,
-    )
-    console = Console()
+    _check_device(adapter, device)
+    groups = range(kda_seed, kda_seed - (-seeds // GROUP))
+    problems = _problems(probe, _measured_dtype(adapter, dtype), tokens, width, groups)
+    tested, console = DriftMeasurement(adapter, problems, way), Console()
     try:
         growths = _measured(tested, console)
     finally:
@@ -125,10 +117,7 @@ def drift(
         return Ruling.INSUFFICIENT.exit_code
     rejected = _show(console, tested, growths)
     if out is not None:
-        from kdaverify.report.drift_picture import write
-
-        write(out, growths, tested.title)
-        console.print(Text(f"drawn: {out}"), soft_wrap=True)
+        _draw(console, out, tested, growths)
     write_json(json_file, lambda: _figures(tested, growths))
     return Ruling.REJECT.exit_code if rejected else Ruling.ACCEPT.exit_code
 
@@ -153,24 +142,18 @@ def _check(probe: str, way: str, tokens: int, out: Path | None) -> None:
         raise Complaint(f"--out: {MISSING}")
 
 
-def _question(
-    adapter: Adapter,
-    probe: str,
-    way: str,
-    *,
-    tokens: int,
-    seeds: int,
-    dtype: str | None,
-    width: int,
-    seed: int,
-    device: str | None,
-) -> DriftMeasurement:
+def _check_device(adapter: Adapter, device: str | None) -> None:
     from kdaverify.adapters.placement import runs_elsewhere
-    from kdaverify.problems.drift_probes import MEASURED, drift_problem
 
     misplaced = None if device is None else runs_elsewhere(adapter, device)
     if misplaced:
         raise Complaint(misplaced)
+
+
+def _measured_dtype(adapter: Adapter, dtype: str | None) -> str:
+    """The format that is wanted, else the narrowest that the kernel takes."""
+    from kdaverify.problems.drift_probes import MEASURED
+
     taken = [name for name in MEASURED if name in adapter.dtypes]
     if dtype is not None and dtype not in taken:
         raise Complaint(
@@ -182,13 +165,16 @@ def _question(
             f"--impl: {adapter.name} takes {', '.join(adapter.dtypes)}: too precise to be measured"
             " against float64"
         )
-    problems = [
-        drift_problem(
-            probe, dtype or taken[0], tokens=tokens, samples=GROUP, seed=seed + number, width=width
-        )
-        for number in range(-(-seeds // GROUP))
-    ]
-    return DriftMeasurement(adapter, tuple(problems), way)
+    return dtype or taken[0]
+
+
+def _problems(probe: str, dtype: str, tokens: int, width: int, seeds: range) -> tuple[Problem, ...]:
+    from kdaverify.problems.drift_probes import drift_problem
+
+    return tuple(
+        drift_problem(probe, dtype, tokens=tokens, samples=GROUP, seed=seed, width=width)
+        for seed in seeds
+    )
 
 
 def _measured(tested: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
@@ -255,6 +241,15 @@ def _show(console: Console, tested: DriftMeasurement, growths: tuple[Growth, ...
         )
         console.print()
     return rejected
+
+
+def _draw(
+    console: Console, out: Path, tested: DriftMeasurement, growths: tuple[Growth, ...]
+) -> None:
+    from kdaverify.report.drift_picture import write
+
+    write(out, growths, tested.title)
+    console.print(Text(f"drawn: {out}"), soft_wrap=True)
 
 
 def _table(growth: Growth) -> Table:

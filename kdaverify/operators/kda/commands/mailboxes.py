@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.options import FoundFile
 from kdaverify.report.summary import write_json
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ def mailboxes(
     most: Annotated[
         int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")
     ] = 60,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write what was found to this file")
-    ] = None,
+    json_file: FoundFile = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")
     ] = None,
@@ -86,18 +85,9 @@ def mailboxes(
     Exit codes: 0 an assignment stays within the tolerance (or every proposal was judged), 1 none
     does, 2 usage error.
     """
-    bench = _bench(
-        pipeline,
-        contract,
-        operands.value,
-        regimes,
-        {"tokens": tokens, "width": width, "seed": seed},
-    )
-    console = Console()
-    with Console(stderr=True).status(
-        f"computing tolerances of {bench.contract.name} under {len(bench.regimes)} regimes"
-    ):
-        bench.prepare()
+    sizes = {"tokens": tokens, "width": width, "seed": seed}
+    bench, console = _bench(pipeline, contract, operands.value, regimes, sizes), Console()
+    _prepare(bench, f"{bench.contract.name} under {len(bench.regimes)} regimes")
     if proposals:
         found, code = _proposals(bench, console)
     else:
@@ -126,6 +116,11 @@ def _bench(
     except ContractError as error:
         raise Complaint(f"--contract: {error}") from None
     return DesignTest(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
+
+
+def _prepare(bench: DesignTest, whose: str) -> None:
+    with Console(stderr=True).status(f"computing tolerances of {whose}"):
+        bench.prepare()
 
 
 def _search(
@@ -194,8 +189,7 @@ def _held_out(bench: DesignTest, last: Study) -> list[str]:
 
     regimes = tuple(name for name in bench.regimes if name not in last.refused)
     fresh = replace(bench, regimes=regimes, seed=bench.seed + 1)
-    with Console(stderr=True).status(f"computing tolerances of seed {fresh.seed}"):
-        fresh.prepare()
+    _prepare(fresh, f"seed {fresh.seed}")
     kernels = {
         "as designed": fresh.design.formats(fresh.operands),
         **({} if last.best is None else {"fewest bytes": last.best.formats}),
