@@ -9,6 +9,8 @@ dbeta and dbeta_wy are [B, T, HV], dq and dk [B, T, H, K].
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -100,56 +102,119 @@ def run_backward_stages(
         ValueError: a tensor that the stages need is missing.
     """
     check_given(given, covers, signatures)
-    needed = list(_needed(covers, signatures))
-    rows = [name for name in needed if name not in (*_PER_CHUNK, "d_final_state")]
-    written = [name for stage in covers for name in signatures[stage].writes]
-    whole = (*_OF_STATES, *summed)
-    tokenwise = [name for name in written if name not in whole]
-    walk = Walk(inputs, {name: given[name] for name in needed if name == "h"}, chunk_size, dtype)
-    after = given["dh"].flatten(0, 1).to(dtype) if "dh" in needed else None
+    run = _BackwardRun(
+        inputs, given, covers, chunk_size, dtype, arithmetic, stages, signatures, summed
+    )
+    return run.written()
 
-    def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+
+@dataclass(frozen=True)
+class _BackwardRun:
+    """Some backward stages of a call, over its chunks from the last to the first; the fields are
+    the arguments of `run_backward_stages`.
+    """
+
+    inputs: Inputs
+    given: Named
+    covers: tuple[str, ...]
+    chunk_size: int
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+    stages: BackwardStages
+    signatures: Mapping[str, Signature]
+    summed: Mapping[str, str]
+
+    def written(self) -> dict[str, Tensor]:
+        """What the covered stages write, by name."""
+        dS, rows = self._walked()
+        found = rows | {"dh": self._walk.kept, "d_initial_state": dS}
+        writes = [name for stage in self.covers for name in self.signatures[stage].writes]
+        # in the table's order, not a set's: stochastic rounding draws for one after the other
+        for name in (name for name in self.summed if name in writes):
+            over_values = over_key_heads(self.inputs, found[self.summed[name]], self.arithmetic)
+            found[name] = self.arithmetic.store(name, over_values)
+        return {name: found[name] for name in writes}
+
+    def _walked(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of the state before the first chunk, and the token rows written."""
+        inputs, size = self.inputs, self.chunk_size
+        has_state = "state_bwd" in self.covers
+        start = self.given["d_final_state"] if has_state else torch.zeros_like(inputs.state)
+        dS = start.to(self.dtype)
+        if not any(inputs.lengths):
+            return dS, {name: empty(name, inputs, size, self.dtype) for name in self._rows_written}
+        masked = tuple(
+            self.given[name] if name == "do" else defined(name, self.given[name], inputs, size)
+            for name in self._rows_read
+        )
+        (dS, _), rows = scan(
+            inputs,
+            size,
+            (dS, self._walk.last),
+            self._chunk,
+            dtype=self.dtype,
+            others=masked,
+            reverse=True,
+        )
+        return dS, dict(zip(self._rows_written, rows, strict=True))
+
+    def _chunk(self, carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        """One chunk of every live sequence: a step of the scan."""
         dS, index = carry
-        read = dict(zip(rows, tokens.others, strict=True))
+        b = self._restored(dS, index, tokens)
+        found: dict[str, Tensor] = {}
+        # A stage after it overwrites what one has stored: dq, dk, dG and dbeta grow.
+        for stage in self.covers:
+            getattr(self.stages, stage)(b)
+            writes = set(self.signatures[stage].writes) & set(self._rows_written)
+            found |= {name: getattr(b, HELD_AS.get(name, name)) for name in writes}
+        if "state_bwd" in self.covers:
+            self._walk.keep(b.dh, index)
+        return (b.dS, index - 1), tuple(found[name] for name in self._rows_written)
+
+    def _restored(self, dS: Tensor, index: Tensor, tokens: Tokens) -> ChunkGradients:
+        """A chunk's gradients, with what earlier stages wrote where the covered ones read it."""
+        read = dict(zip(self._rows_read, tokens.others, strict=True))
         b = ChunkGradients(
-            Chunk(tokens, dS, inputs.factor, arithmetic),
+            Chunk(tokens, dS, self.inputs.factor, self.arithmetic),
             read.get("do", torch.zeros_like(tokens.v)),
             dS,
         )
-        walk.restore(b.c, {name: tensor for name, tensor in read.items() if name in FORWARD}, index)
-        _restore(b, read if after is None else {**read, "dh": after[index]})
-        found: dict[str, Tensor] = {}
-        for stage in covers:
-            getattr(stages, stage)(b)
-            found |= {
-                name: getattr(b, HELD_AS.get(name, name))
-                for name in signatures[stage].writes
-                if name not in whole
-            }
-        if "state_bwd" in covers:
-            walk.keep(b.dh, index)
-        return (b.dS, index - 1), tuple(found[name] for name in tokenwise)
+        forward = {name: tensor for name, tensor in read.items() if name in FORWARD}
+        self._walk.restore(b.c, forward, index)
+        dh = {} if self._dh is None else {"dh": self._dh[index]}
+        _restore(b, read | dh)
+        return b
 
-    start = given["d_final_state"] if "state_bwd" in covers else torch.zeros_like(inputs.state)
-    dS = start.to(dtype)
-    produced: Tensors = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
-    if any(inputs.lengths):
-        masked = tuple(
-            given[name] if name == "do" else defined(name, given[name], inputs, chunk_size)
-            for name in rows
-        )
-        (dS, _), produced = scan(
-            inputs, chunk_size, (dS, walk.last), body, dtype=dtype, others=masked, reverse=True
-        )
-    everything = dict(zip(tokenwise, produced, strict=True)) | {
-        "dh": walk.kept,
-        "d_initial_state": dS,
-    }
-    # in the table's order, not a set's: stochastic rounding draws for one after the other
-    for name in (name for name in summed if name in written):
-        over_values = over_key_heads(inputs, everything[summed[name]], arithmetic)
-        everything[name] = arithmetic.store(name, over_values)
-    return {name: everything[name] for name in written}
+    @cached_property
+    def _needed(self) -> list[str]:
+        return list(_needed(self.covers, self.signatures))
+
+    @cached_property
+    def _rows_read(self) -> list[str]:
+        """Names of the token rows that the covered stages are given."""
+        return [name for name in self._needed if name not in (*_PER_CHUNK, "d_final_state")]
+
+    @cached_property
+    def _rows_written(self) -> list[str]:
+        """Names of the token rows that they write, before sums over value heads."""
+        whole = (*_OF_STATES, *self.summed)
+        return [
+            name
+            for stage in self.covers
+            for name in self.signatures[stage].writes
+            if name not in whole
+        ]
+
+    @cached_property
+    def _walk(self) -> Walk:
+        states = {name: self.given[name] for name in self._needed if name == "h"}
+        return Walk(self.inputs, states, self.chunk_size, self.dtype)
+
+    @cached_property
+    def _dh(self) -> Tensor | None:
+        """[B * M, HV, K, V] The given gradients of the states."""
+        return self.given["dh"].flatten(0, 1).to(self.dtype) if "dh" in self._needed else None
 
 
 def _restore(b: ChunkGradients, read: Named) -> None:
