@@ -267,33 +267,39 @@ def allow(
             a single product that may hang on a few are 2.5 margin E for largest and rows, and no
             `sharp_rms`.
     """
-    margin, rounded, drawn, exact = errors.margin, errors.rounded, errors.drawn, truth.high
-    least = torch.zeros_like(exact)
-    if not bool(truth.zero.all()):
-        least = least + lost + floor
-    own, least_rms = row_rms(exact), rms(least)
-    floor_rms = max(IDEAL_ROUNDING * io.unit * rms(exact), least_rms)
+    exact, least = truth.high, _least(truth, lost, floor)
+    floor_rms = max(IDEAL_ROUNDING * io.unit * rms(exact), rms(least))
     E = _floored(errors.worst, exact, io, least, floor_rms)
-    slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
+    slack = ROW_UNITS * unit * row_rms(exact if moved is None else moved)
+    runs = errors.rounded.rms, errors.drawn.rms
+    limit = sharp_rms((*runs[0], *errors.apart.rms), runs[1], floor_rms) if sharp else math.inf
+    widest = _widest(errors.margin, E, slack, io, sharp=sharp)
     return Budget(
-        ErrorStatistics(
-            rms=min(
-                RMS_FACTOR * margin.rms * E.rms,
-                sharp_rms((*rounded.rms, *errors.apart.rms), drawn.rms, floor_rms)
-                if sharp
-                else math.inf,
-            ),
-            largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E.largest,
-            rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * E.rows + slack,
-            median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
-            tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
-            bias=_bias(errors, exact, io, least_rms),
-        ),
+        replace(widest, rms=min(widest.rms, limit), bias=_bias(errors, exact, io, rms(least))),
         io=io,
         lost=lost,
         terms=terms,
-        peers=() if were_favourable(rounded.rms, drawn.rms) else rounded.rms,
+        peers=() if were_favourable(*runs) else runs[0],
         plain=errors.plain,
+    )
+
+
+def _least(truth: Enclosure, lost: float, floor: Tensor | float) -> Tensor:
+    """The error that every element may have; none where the exact output is zero throughout."""
+    nothing = torch.zeros_like(truth.high)
+    return nothing if bool(truth.zero.all()) else nothing + lost + floor
+
+
+def _widest(
+    margin: ErrorStatistics, E: ErrorStatistics, slack: Tensor, io: Format, *, sharp: bool
+) -> ErrorStatistics:
+    """Every statistic but the bias: the factor and the margin that `allow` states, times E."""
+    return ErrorStatistics(
+        rms=RMS_FACTOR * margin.rms * E.rms,
+        largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E.largest,
+        rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * E.rows + slack,
+        median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
+        tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
     )
 
 
