@@ -28,6 +28,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -319,82 +320,83 @@ def show(rows: dict[str, Row]) -> None:
         print(f"named if a conforming kernel is taken for wrong: {len(forced)} {forced}")
 
 
-def main() -> None:
+def jobs_of(given: argparse.Namespace) -> dict[str, Callable[[], Row]]:
+    """What is to be run, by name."""
+    kinds: dict[str, Callable[[argparse.Namespace], dict[str, Callable[[], Row]]]] = {
+        "faults": _planted_faults,
+        "accepted": _accepted_cases,
+        "conforming": _conforming_kernels,
+        "pairs": _pairs,
+    }
+    return kinds[given.what](given)
+
+
+def _planted_faults(given: argparse.Namespace) -> dict[str, Callable[[], Row]]:
+    dtypes, operators = tuple(given.dtypes.split(",")), given.operators.split(",")
+    return {
+        fault.id: partial(planted, fault, dtypes, known=not given.unknown)
+        for fault in FAULTS.values()
+        if fault.kind in given.kinds
+        and _is_of(fault, operators)
+        and not (fault.id in TRIGGERS and TRIGGERS[fault.id].how == "own")
+    }
+
+
+def _is_of(fault: Fault, operators: list[str]) -> bool:
+    return fault.operator in operators or (
+        any("attention" in name for name in operators) and is_of_attention(fault)
+    )
+
+
+def _accepted_cases(given: argparse.Namespace) -> dict[str, Callable[[], Row]]:
+    return {
+        f"{n} {adapter.name} {case.problem.id}": partial(stage_of, adapter, case)
+        for n, (adapter, case) in enumerate(accepted(given.cases))
+    }
+
+
+def _conforming_kernels(given: argparse.Namespace) -> dict[str, Callable[[], Row]]:
+    return {
+        f"{name} {problem.id}": partial(conforming, name, problem)
+        for dtype in ("bf16", "fp32")
+        for problem in drawn(given.problems, dtype, SEED, CONFORMING_COST)
+        for name in ("eager", "eager-recurrent", "backwards")
+    }
+
+
+def _pairs(given: argparse.Namespace) -> dict[str, Callable[[], Row]]:
+    return {f"{a}+{b}": partial(paired, a, b) for a, b in pairs(given.pairs)}
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("faults", "conforming", "pairs", "accepted"))
-    parser.add_argument("--json", type=Path, required=True, help="what is done, by name")
-    parser.add_argument("--kinds", default="AB", help="classes of faults (default AB)")
-    parser.add_argument(
-        "--operators",
-        default="kda",
-        help="whose faults, with commas between: kda, gdn, delta, short_conv, gated_rms_norm",
-    )
-    parser.add_argument(
-        "--dtypes",
-        default="bf16,fp32,fp16",
-        help="formats, in the order they are tried (default bf16,fp32,fp16)",
-    )
-    parser.add_argument(
-        "--problems",
-        type=int,
-        default=75,
-        help="drawn problems, for each of bf16 and fp32 (default 75)",
-    )
-    parser.add_argument(
-        "--unknown", action="store_true", help="without the fault itself in the catalogue"
-    )
-    parser.add_argument("--cases", type=int, default=200, help="accepted cases (default 200)")
-    parser.add_argument("--pairs", type=int, default=48, help="pairs of faults (default 48)")
-    parser.add_argument(
-        "--part", default="0/1", help="K/N: every N-th from the K-th on, from 0 (default 0/1: all)"
-    )
-    parser.add_argument(
-        "--read", type=Path, nargs="+", default=[], help="what other parts have done"
-    )
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    jobs: dict[str, Callable[[], Row]]
-    if given.what == "faults":
-        dtypes = tuple(given.dtypes.split(","))
-        chosen = [
-            fault
-            for fault in FAULTS.values()
-            if fault.kind in given.kinds
-            and (
-                fault.operator in given.operators.split(",")
-                or ("attention" in given.operators and is_of_attention(fault))
-            )
-            and not (fault.id in TRIGGERS and TRIGGERS[fault.id].how == "own")
-        ]
-        jobs = {
-            fault.id: lambda fault=fault: planted(fault, dtypes, known=not given.unknown)
-            for fault in chosen
-        }
-    elif given.what == "accepted":
-        cases = accepted(given.cases)
+    add = parser.add_argument
+    add("what", choices=("faults", "conforming", "pairs", "accepted"))
+    add("--json", type=Path, required=True, help="what is done, by name")
+    add("--kinds", default="AB", help="classes of faults (default AB)")
+    whose = "whose faults, with commas between: kda, gdn, delta, short_conv, gated_rms_norm"
+    add("--operators", default="kda", help=whose)
+    dtypes = "bf16,fp32,fp16"
+    add("--dtypes", default=dtypes, help=f"formats, in the order they are tried (default {dtypes})")
+    number = "random problems, for each of bf16 and fp32 (default 75)"
+    add("--problems", type=int, default=75, help=number)
+    add("--unknown", action="store_true", help="without the fault itself in the catalogue")
+    add("--cases", type=int, default=200, help="accepted cases (default 200)")
+    add("--pairs", type=int, default=48, help="pairs of faults (default 48)")
+    part = "K/N: every N-th from the K-th on, from 0 (default 0/1: all)"
+    add("--part", default="0/1", help=part)
+    add("--read", type=Path, nargs="+", default=[], help="what other parts have done")
+    return parser.parse_args()
 
-        jobs = {
-            f"{n} {adapter.name} {case.problem.id}": lambda own=(adapter, case): stage_of(*own)
-            for n, (adapter, case) in enumerate(cases)
-        }
-    elif given.what == "conforming":
-        problems = [
-            p
-            for dtype in ("bf16", "fp32")
-            for p in drawn(given.problems, dtype, SEED, CONFORMING_COST)
-        ]
-        names = ("eager", "eager-recurrent", "backwards")
-        jobs = {
-            f"{name} {p.id}": lambda name=name, p=p: conforming(name, p)
-            for p in problems
-            for name in names
-        }
-    else:
-        jobs = {f"{a}+{b}": lambda a=a, b=b: paired(a, b) for a, b in pairs(given.pairs)}
+
+def main() -> None:
+    given = _arguments()
+    torch.set_num_threads(1)
     first, step = map(int, given.part.split("/"))
-    show(run(dict([*jobs.items()][first::step]), given.json, given.read))
+    jobs = [*jobs_of(given).items()]
+    show(run(dict(jobs[first::step]), given.json, given.read))
 
 
 if __name__ == "__main__":
