@@ -11,7 +11,7 @@ import pytest
 
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.status import Status
-from kdaverify.faults.planted.rulebreakers import Derived
+from kdaverify.faults.planted.broken_backwards import Derived
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.problems import Problem
 from oracles.gradients import Cotangents, Gradients

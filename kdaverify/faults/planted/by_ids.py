@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.rulebreakers import DTYPES, Outputs, right
+from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right
 from oracles.inputs import Inputs
 
 

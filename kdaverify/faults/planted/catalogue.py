@@ -24,18 +24,17 @@ from kdaverify.faults.planted import (
     wide,
     widths,
 )
-from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
-from kdaverify.faults.planted.questions import AUTOGRAD_RULES
-from kdaverify.faults.planted.rulebreakers import (
-    BROKEN,
+from kdaverify.faults.planted.broken_calls import (
     adds_to_unwritten,
     as_if_dense,
     one_buffer,
     port,
     remembers,
     right,
-    twin,
 )
+from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
+from kdaverify.faults.planted.questions import AUTOGRAD_RULES
+from kdaverify.faults.planted.rulebreakers import BROKEN, twin
 
 LAST: Final = "acceptance"
 """The profile that has all questions of every kind."""

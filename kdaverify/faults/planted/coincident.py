@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.rulebreakers import Outputs, Patch, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
 from oracles.inputs import Inputs
 
 _FEWEST: Final = 3

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.rulebreakers import port, right
+from kdaverify.faults.planted.broken_calls import port, right
 
 FIXED_POINT: Final = 2.0**15
 LONG_FIXED_POINT: Final = 2.0**19

@@ -15,7 +15,7 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import Eager
-from kdaverify.faults.planted.rulebreakers import DTYPES, Outputs
+from kdaverify.faults.planted.broken_calls import DTYPES, Outputs
 from oracles.inputs import Inputs
 
 Patch = Callable[[Inputs], Inputs]

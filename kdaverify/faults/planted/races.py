@@ -12,7 +12,8 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
-from kdaverify.faults.planted.rulebreakers import Derived, Outputs, Patch, counted, port, right
+from kdaverify.faults.planted.broken_backwards import Derived
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 

@@ -1,4 +1,4 @@
-"""Kernels that break one rule of calls each: small patches of a right one, and that one."""
+"""Kernels that break one rule of calls each, by the rule, and their twins without a fault."""
 
 from __future__ import annotations
 
@@ -6,417 +6,59 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.adapters.eager import EAGER
-from kdaverify.adapters.poison import allocations_are_poisoned
-from oracles.gradients import Cotangents, Gradients
+from kdaverify.faults.planted.broken_backwards import (
+    Derived,
+    derived_added_to_unwritten,
+    derived_from_dense,
+    derived_from_dense_inputs,
+    derived_from_its_memory,
+    derived_from_the_start,
+    derived_from_the_start_of_inputs,
+    derived_in_one_buffer,
+    derived_masked_by_products,
+    derived_when_long,
+    derived_without_writing,
+    derived_wrong_at_times,
+)
+from kdaverify.faults.planted.broken_calls import (
+    RIGHT,
+    Outputs,
+    adds_to_unwritten,
+    as_if_dense,
+    counted,
+    decoding,
+    demands,
+    first_entry_for_all,
+    freed,
+    from_the_start,
+    grid,
+    int32_offsets,
+    last_entry_by_number,
+    masks_by_products,
+    one_buffer,
+    one_token_in_place,
+    other_for_inference,
+    other_when_recorded,
+    other_without_gradients,
+    overwritten,
+    pooled,
+    port,
+    remembers,
+    right,
+    saved_by_the_latest,
+    slots_of_the_first_batch,
+    tail_of_an_expanded_key,
+    tiled_heads,
+    when_long,
+    writes_sequences_alone,
+    wrong_at_first,
+    wrong_at_times,
+)
 from oracles.inputs import Inputs
-
-Outputs = tuple[Tensor, Tensor]
-Patch = Callable[[Inputs, dict[Any, Any]], Outputs]
-DTYPES = ("fp32", "bf16")
-
-
-def right(x: Inputs) -> Outputs:
-    output = EAGER.forward(x)
-    return output.o, output.final_state
-
-
-def port(patch: Patch, **declared: Any) -> Adapter:
-    """A kernel that keeps a dict between its calls."""
-    return kernel(
-        _function(patch),
-        name="port",
-        contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"},
-        packing="cu_seqlens",
-        dtypes=DTYPES,
-        **declared,
-    )
-
-
-def decoding(patch: Patch) -> Adapter:
-    """A right kernel with a decode entry point of its own."""
-    return port(lambda x, _: right(x), step=_function(patch))
-
-
-def _function(patch: Patch) -> Callable[..., Outputs]:
-    kept: dict[Any, Any] = {}
-
-    def call(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        g: Tensor,
-        beta: Tensor,
-        *,
-        scale: float,
-        initial_state: Tensor,
-        cu_seqlens: Tensor,
-    ) -> Outputs:
-        return patch(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens), kept)
-
-    return call
-
-
-def counted(kept: dict[Any, Any]) -> int:
-    kept["calls"] = kept.get("calls", 0) + 1
-    return kept["calls"]
-
-
-def wrong_at_times(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    o, final = right(x)
-    return (o * (1 + 1e-7 * (counted(kept) % 5 == 0)) if o.dtype == torch.float32 else o), final
-
-
-def wrong_at_first(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    o, final = right(x)
-    return o * (2 - 1.0 * (kept.setdefault(x.T, counted(kept)) != counted(kept) - 1)), final
-
-
-def one_buffer(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    o, final = right(x)
-    return kept.setdefault((o.shape, o.dtype), torch.empty_like(o)).copy_(o), final
-
-
-def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:
-    """Takes one argument from the first call with the same key."""
-
-    def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-        own = getattr(x, field)
-        # The tensor itself is kept too: the id of one that is gone may be that of the next.
-        held, _ = kept.setdefault(
-            (key(x), x.q.dtype), (own.clone() if isinstance(own, Tensor) else own, own)
-        )
-        return right(replace(x, **{field: held}))
-
-    return patch
-
-
-def from_the_start(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Takes v from the beginning of its memory."""
-    return right(
-        replace(
-            x,
-            v=torch.empty(0, dtype=x.v.dtype)
-            .set_(x.v.untyped_storage())[: x.v.numel()]
-            .view(x.v.shape)
-            .nan_to_num(0.0),
-        )
-    )
-
-
-def as_if_dense(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Takes k by its address and its shape alone."""
-    return right(
-        replace(
-            x,
-            k=x.k.as_strided(x.k.shape, torch.empty(x.k.shape, device="meta").stride()).nan_to_num(
-                0.0
-            ),
-        )
-    )
-
-
-def tail_of_an_expanded_key(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    if x.k.stride(0) or x.B == 1:
-        return right(x)
-    k = x.k.clone()
-    k[:, -1] = k[:, 0]
-    return right(replace(x, k=k))
-
-
-def demands(alignment: int) -> Patch:
-    def patch(x: Inputs, _: dict[Any, Any]) -> Outputs:
-        if x.q.data_ptr() % alignment:
-            raise RuntimeError(f"misaligned address, wanted a multiple of {alignment}")
-        return right(x)
-
-    return patch
-
-
-def tiled_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Value head j reads key head j mod H."""
-    heads = torch.arange(x.HV) % x.H
-    return right(replace(x, q=x.q[:, :, heads], k=x.k[:, :, heads]))
-
-
-def pooled(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    """Continues from a pool of states, kept by shape and not cleared where there is no state."""
-    state = x.initial_state if x.initial_state is not None else kept.get(x.v.shape)
-    o, final = right(replace(x, initial_state=state))
-    kept[x.v.shape] = final.float()
-    return o, final
-
-
-def slots_of_the_first_batch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    """As many sequences as the first call had are computed."""
-    o, final = right(x)
-    slots = kept.setdefault("slots", x.B)
-    return o, torch.where(torch.arange(x.B)[:, None, None, None] < slots, final, 0.0)
-
-
-def int32_offsets(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Offsets of tokens wrap at 2^31 elements."""
-    stride = x.v.stride(1)
-    rows = [(t * stride + 2**31) % 2**32 - 2**31 for t in range(x.T)]
-    start = x.v.storage_offset()
-    v = torch.stack(
-        [
-            x.v.as_strided((x.B, x.HV, x.V), (x.v.stride(0), *x.v.stride()[2:]), start + row)
-            for row in rows
-        ],
-        dim=1,
-    )
-    return right(replace(x, v=v))
-
-
-def writes_behind(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    end = x.v.storage_offset() + x.v.numel()
-    if x.v.untyped_storage().nbytes() > (end + 1) * x.v.itemsize:
-        x.v.as_strided((1,), (1,), end).fill_(7.0)
-    return right(x)
-
-
-def masks_by_products(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    used = (torch.arange(x.T) < sum(x.lengths)).to(x.v.dtype)[:, None, None]
-    o, final = right(x)
-    return o + 0 * (x.v * used).sum(dim=1, keepdim=True), final
-
-
-def writes_sequences_alone(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    o, final = right(x)
-    written = torch.empty_like(o)
-    written[:, : sum(x.lengths)] = o[:, : sum(x.lengths)]
-    return written, final
-
-
-def held_before(like: Tensor) -> Tensor:
-    """Memory as it is handed out clean,
-    which only poisoned memory distinguishes from written zeros.
-    """
-    fresh = torch.empty_like(like)
-    return fresh if allocations_are_poisoned() else fresh.zero_()
-
-
-def adds_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Adds o to 0 times what its memory held before, as a matrix product with an output factor of 0
-    that is not left out.
-    """
-    o, final = right(x)
-    return o + 0 * held_before(o), final
-
-
-def first_entry_for_all(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    return right(replace(x, v=x.v[:1].expand_as(x.v)))
-
-
-def last_entry_by_number(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    beta = x.beta.clone()
-    beta[1:] *= 0.5
-    return right(replace(x, beta=beta))
-
-
-def grid(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    if x.N * x.HV > 65535:
-        raise RuntimeError("invalid configuration argument")
-    return right(x)
-
-
-Derivation = Callable[[Inputs, Cotangents, dict[Any, Any]], Gradients[Any]]
-
-
-def derived_right(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    return EAGER.gradients(x, given)
-
-
-class Derived(Adapter):
-    """The embedded kernel with a backward that is patched."""
-
-    name = "derived"
-    dtypes = DTYPES
-
-    def __init__(self, patch: Derivation = derived_right) -> None:
-        self._patch, self._kept = patch, dict[Any, Any]()
-
-    def contract(self, dtype: str) -> Any:
-        return EAGER.contract(dtype)
-
-    def forward(self, inputs: Inputs) -> Output:
-        return EAGER.forward(inputs)
-
-    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
-        return self._patch(inputs, cotangents, self._kept)
-
-    def proof(self) -> str:
-        return "derived"
-
-
-def derived_wrong_at_times(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
-    found = EAGER.gradients(x, given)
-    return replace(found, dk=found.dk * 2) if counted(kept) == 3 else found
-
-
-def derived_in_one_buffer(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
-    found = EAGER.gradients(x, given)
-    return replace(found, dv=kept.setdefault(x.T, torch.empty_like(found.dv)).copy_(found.dv))
-
-
-def derived_from_dense(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    assert given.do is not None
-    do = given.do.as_strided(
-        given.do.shape, torch.empty(given.do.shape, device="meta").stride()
-    ).nan_to_num(0.0)
-    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
-
-
-def derived_from_the_start(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    assert given.do is not None
-    do = (
-        torch.empty(0, dtype=given.do.dtype)
-        .set_(given.do.untyped_storage())[: given.do.numel()]
-        .view(given.do.shape)
-    )
-    return EAGER.gradients(x, Cotangents(do.nan_to_num(0.0), given.d_final_state))
-
-
-def derived_from_dense_inputs(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    """Takes k by its address and its shape alone, in the backward."""
-    k = x.k.as_strided(x.k.shape, torch.empty(x.k.shape, device="meta").stride())
-    return EAGER.gradients(replace(x, k=k.nan_to_num(0.0)), given)
-
-
-def derived_from_the_start_of_inputs(
-    x: Inputs, given: Cotangents, _: dict[Any, Any]
-) -> Gradients[Any]:
-    """Takes v from the beginning of its memory, in the backward."""
-    v = torch.empty(0, dtype=x.v.dtype).set_(x.v.untyped_storage())[: x.v.numel()].view(x.v.shape)
-    return EAGER.gradients(replace(x, v=v.nan_to_num(0.0)), given)
-
-
-def derived_masked_by_products(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    """Sums do over all tokens, those past the last offset times 0."""
-    found = EAGER.gradients(x, given)
-    assert given.do is not None
-    used = (torch.arange(x.T) < sum(x.lengths)).to(given.do.dtype)[:, None, None]
-    return replace(found, dv=found.dv + 0 * (given.do * used).sum(dim=1, keepdim=True))
-
-
-def derived_without_writing(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    found = EAGER.gradients(x, given)
-    dq = torch.empty_like(found.dq)
-    dq[:, 1:] = found.dq[:, 1:]
-    return replace(found, dq=dq)
-
-
-class Freed(torch.autograd.Function):
-    """q as it is; its gradient is computed on the way to that of v alone."""
-
-    @staticmethod
-    def forward(_: Any, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return q.clone(), v.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
-        dq, dv = given
-        return dq * ctx.needs_input_grad[1], dv
-
-
-class Overwritten(torch.autograd.Function):
-    """k as it is; its backward leaves its result where the saved tensor lay."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor) -> Tensor:
-        ctx.scratch = torch.zeros_like(k)
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        return ctx.scratch.add_(given[0]).clone()
-
-
-class Latest(torch.autograd.Function):
-    """k as it is; its backward reads k from the buffer of the latest call."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, kept: dict[Any, Any]) -> Tensor:
-        ctx.own, ctx.kept, kept["k"] = k, kept, k
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
-        read = ctx.kept["k"]
-        return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None
-
-
-def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    q, v = Freed.apply(x.q, x.v)  # pyright: ignore[reportGeneralTypeIssues]
-    return right(replace(x, q=q, v=v))
-
-
-def overwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    return right(replace(x, k=Overwritten.apply(x.k)))
-
-
-def saved_by_the_latest(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    return right(replace(x, k=Latest.apply(x.k, kept)))
-
-
-def other_when_recorded(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Its path for training is off by 1 %, its gradients are right."""
-    o, final = right(x)
-    return o + (o.detach() * 0.01 if x.q.requires_grad and torch.is_grad_enabled() else 0), final
-
-
-def other_for_inference(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    o, final = right(x)
-    return o, final * 1.01 if torch.is_inference_mode_enabled() else final
-
-
-def derived_from_its_memory(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    """Copies the memory of do, and fills up with zeros where that is smaller than do."""
-    assert given.do is not None
-    memory = torch.empty(0, dtype=given.do.dtype).set_(given.do.untyped_storage())
-    if memory.numel() >= given.do.numel():
-        return EAGER.gradients(x, given)
-    filled = torch.cat([memory, memory.new_zeros(given.do.numel() - memory.numel())])
-    return EAGER.gradients(x, replace(given, do=filled.view(given.do.shape)))
-
-
-LONG = 1024
-"""Tokens from which the planted kernels take another path."""
-
-
-def when_long(patch: Patch) -> Patch:
-    """The patch on the path of long calls alone."""
-    return lambda x, kept: patch(x, kept) if x.T >= LONG else right(x)
-
-
-def derived_when_long(patch: Derivation) -> Derivation:
-    """The same of a backward."""
-    return lambda x, given, kept: (patch if x.T >= LONG else derived_right)(x, given, kept)
-
-
-def derived_added_to_unwritten(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    found = EAGER.gradients(x, given)
-    return replace(found, dq=found.dq + 0 * held_before(found.dq))
-
-
-def other_without_gradients(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Its path for inference, outside of the mode of that name, too."""
-    o, final = right(x)
-    return o, final if torch.is_grad_enabled() else final * 1.01
-
-
-def one_token_in_place(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Decodes into the state that it is given."""
-    o, final = right(x)
-    if x.T == 1 and x.initial_state is not None and not torch.is_grad_enabled():
-        x.initial_state.copy_(final)
-    return o, final
 
 
 class Tuned(Derived):
@@ -464,9 +106,6 @@ def swallows(
 ) -> Outputs:
     del rest
     return right(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
-
-
-RIGHT = port(lambda x, _: right(x))
 
 
 def twin(kernel: Adapter) -> Adapter:

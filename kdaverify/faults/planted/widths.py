@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import reach
-from kdaverify.faults.planted.rulebreakers import Outputs, held_before, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, held_before, port, right
 from oracles.inputs import Inputs
 
 TILE: Final = 64

@@ -17,7 +17,7 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.faults.planted.rulebreakers import Outputs, right
+from kdaverify.faults.planted.broken_calls import Outputs, right
 from oracles.inputs import Inputs
 
 RULES: Final = ("view-sliced", "view-swapped", "view-joined", "view-sliced-backward")

@@ -17,7 +17,8 @@ from kdaverify.checks.calls import RULES, questions
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import REFUSED, Status
-from kdaverify.faults.planted.rulebreakers import RIGHT, Derived, port, right
+from kdaverify.faults.planted.broken_backwards import Derived
+from kdaverify.faults.planted.broken_calls import RIGHT, port, right
 from kdaverify.faults.planted.widths import FAULTS
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs

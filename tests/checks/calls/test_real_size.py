@@ -19,8 +19,10 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
+from kdaverify.faults.planted.broken_backwards import Derived
+from kdaverify.faults.planted.broken_calls import RIGHT, port, right
 from kdaverify.faults.planted.races import BACKWARD, FORWARD, too_rare
-from kdaverify.faults.planted.rulebreakers import BROKEN, RIGHT, Derived, port, right
+from kdaverify.faults.planted.rulebreakers import BROKEN
 from kdaverify.operators.kda.call_problem import call_problem
 from kdaverify.problems import Domain
 

@@ -15,8 +15,8 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults.planted.broken_calls import RIGHT
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
-from kdaverify.faults.planted.rulebreakers import RIGHT
 from kdaverify.problems import Problem
 from oracles.inputs import InputError
 

@@ -13,7 +13,8 @@ from kdaverify.checks.calls.rules import OF_LONG_CALLS, of_long_calls
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.faults.planted.rulebreakers import BROKEN, RIGHT, port, wrong_at_times
+from kdaverify.faults.planted.broken_calls import RIGHT, port, wrong_at_times
+from kdaverify.faults.planted.rulebreakers import BROKEN
 
 # Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take
 # segment ids.

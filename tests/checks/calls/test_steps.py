@@ -17,7 +17,8 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.adapter import DELTA, GDN
 from kdaverify.faults.conforming_kernels import CONV
-from kdaverify.faults.planted.rulebreakers import BROKEN, decoding, port, right
+from kdaverify.faults.planted.broken_calls import decoding, port, right
+from kdaverify.faults.planted.rulebreakers import BROKEN
 
 DECODE: Final = [rule.name for rule in RULES.values() if rule.decode]
 
