@@ -11,7 +11,8 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import ensemble
 from kdaverify.operators.kda.mistakes.simple import SIGNATURES
 from tests.docs.blocks import ROOT
-from tests.docs.generated import IMPLEMENTATIONS, REFERENCE, TABLES, arguments, pages, reference
+from tests.docs.generated import IMPLEMENTATIONS, REFERENCE, pages, reference
+from tests.docs.reference_tables import TABLES, arguments
 
 WRITE = "python -m tests.docs.generated --write"
 
