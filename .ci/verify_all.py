@@ -22,7 +22,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from kdaverify.adapters.registry import SHIPPED, Listing, find, shipped
+from kdaverify.adapters.registry import Listing, find, shipped
+from kdaverify.adapters.shipped import SHIPPED
 from kdaverify.survey.session import DESIGN, exit_code_of
 from kdaverify.verdicts.code_identity import git
 from kdaverify.verdicts.decision import Ruling

@@ -5,7 +5,8 @@ the conventions, and how to find one.
 from __future__ import annotations
 
 from kdaverify.adapters.base import Adapter, AdapterError, Output, WrongKernelError
-from kdaverify.adapters.conventions import CANONICAL, ConventionError, Conventions
+from kdaverify.adapters.convention_checks import ConventionError
+from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.kernel import kernel
 from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.adapters.registry import Listing, find, shipped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.convention_checks import check_conventions, check_value
 from kdaverify.adapters.laid_like import laid_like
 from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.gate_activation import (
@@ -26,40 +27,10 @@ from oracles.inputs import Inputs
 from oracles.row_norm import EPSILON, GIVEN, RowNorm
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
-ALLOWED: Final = {
-    "layout": ("bthd", "bhtd", "thd"),
-    "state": ("kv", "vk"),
-    "gate": ("log", "log2", "decay", "softplus", "bounded"),
-    "gates": ("channel", "head", "none"),
-    "heads": ("interleaved", "tiled"),
-    "beta": ("value", "logit"),
-    "packing": ("cu_seqlens", "segment_ids", "none"),
-    "scale": ("argument", "fixed", "folded"),
-    "padding": ("zero", "undefined"),
-    "qk": ("given", "l2norm", "l2norm-stored"),
-    "gate_format": ("fp32", "inputs"),
-    "gate_parameters": ("A_log+dt_bias", "A_log", "dt_bias", "none"),
-}
 CONVERTED: Final = ("q", "k", "g", "beta")
 """The inputs whose values a convention may change."""
 OUTSIDE: Final = -1
 """Segment id of the tokens past the last offset of a pack."""
-
-
-def packing_of(keywords: Collection[str]) -> str:
-    """How a function that declares no packing takes packs: by what its signature names of offsets
-    and segment ids, else not at all.
-
-    A port that names offsets and was never given any lost the states of empty sequences unseen.
-    """
-    return next((value for value in ALLOWED["packing"] if value in keywords), "none")
-
-
-def parameters_of(keywords: Collection[str]) -> str:
-    """Those parameters of a gate that a signature names, as `gate_parameters` has them."""
-    return "+".join(name for name in PARAMETERS if name in keywords) or "none"
-
-
 _VIEWS: Final = ContextVar("views", default=False)
 
 
@@ -73,10 +44,6 @@ def views_as_they_lie() -> Generator[None]:
         yield
     finally:
         _VIEWS.reset(before)
-
-
-class ConventionError(ValueError):
-    """A convention that does not exist, contradicts another, or cannot express a value."""
 
 
 @dataclass(frozen=True)
@@ -150,50 +117,7 @@ class Conventions:
     norm_eps: float = EPSILON
 
     def __post_init__(self) -> None:
-        for name, allowed in ALLOWED.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ConventionError(f"{name}: wanted one of {', '.join(allowed)}, got {value!r}")
-        self._check_gate()
-        self._check_norm()
-        if self.layout == "thd" and self.packing != "cu_seqlens":
-            raise ConventionError(
-                "packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got"
-                f" {self.packing!r}"
-            )
-
-    def _check_gate(self) -> None:
-        if self.gate in FORMS and self.gates == "none":
-            raise ConventionError(f"gate: {self.gate!r} activates a gate, but gates='none'")
-        if self.gate_format != "fp32" and self.gate not in FORMS:
-            raise ConventionError(
-                "gate_format: is of a gate that the kernel activates, gate='softplus' or 'bounded';"
-                f" got gate={self.gate!r}"
-            )
-        try:
-            _ = self.activation
-        except ValueError as error:
-            raise ConventionError(str(error)) from None
-        if self.lower_bound != LOWER_BOUND and self.gate != "bounded":
-            raise ConventionError(
-                f"lower_bound: is of gate='bounded' alone, got {self.lower_bound} beside"
-                f" gate={self.gate!r}"
-            )
-
-    def _check_norm(self) -> None:
-        try:
-            _ = self.norm
-        except ValueError as error:
-            raise ConventionError(str(error)) from None
-        if self.qk != GIVEN and self.scale == "folded":
-            raise ConventionError(
-                f"scale: 'folded' multiplies q, which qk={self.qk!r} normalises again; say argument"
-                " or fixed"
-            )
-        if self.norm_eps != EPSILON and self.qk == GIVEN:
-            raise ConventionError(
-                f"norm_eps: is of qk='l2norm' alone, got {self.norm_eps} beside qk='given'"
-            )
+        check_conventions(self)
 
     @property
     def norm(self) -> RowNorm | None:
@@ -349,7 +273,7 @@ class Conventions:
     def _converted(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
         """The values of a tensor as the kernel wants them, in the type in which it wants them."""
         dtype = inputs.q.dtype if name == "g" and self.gate_format == "inputs" else tensor.dtype
-        return _round(self._values(name).there(_checked(name, tensor).double()), dtype)
+        return _round(self._values(name).there(check_value(name, tensor).double()), dtype)
 
     def _values(self, name: str) -> Codec:
         if name == "g":
@@ -444,12 +368,3 @@ def _round(x: Tensor, dtype: torch.dtype) -> Tensor:
     # float64 to 16 bits is one rounding on some processors and two on others: always go through
     # float32.
     return x if dtype == torch.float64 else x.to(torch.float32).to(dtype)
-
-
-def _checked(name: str, tensor: Tensor) -> Tensor:
-    if name == "beta" and bool((tensor > 1).any()):
-        raise ConventionError(
-            f"beta: a logit expresses values in [0, 1], got {tensor.max().item()}; such problems"
-            " are not supported"
-        )
-    return tensor

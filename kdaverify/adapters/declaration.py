@@ -9,9 +9,10 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.conventions import ALLOWED, ConventionError, Conventions
-from kdaverify.budgets.contract import spelled
+from kdaverify.adapters.convention_checks import ALLOWED, ConventionError
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.contract_name import spelled
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.problems import Domain, DomainError
 from kdaverify.problems.axes import Gates

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.conventions import packing_of, parameters_of
+from kdaverify.adapters.convention_checks import packing_of, parameters_of
 from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework

@@ -11,7 +11,8 @@ from typing import Any, Final
 import torch
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
-from kdaverify.adapters.conventions import Conventions, parameters_of
+from kdaverify.adapters.convention_checks import parameters_of
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import framework_of

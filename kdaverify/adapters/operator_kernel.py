@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
-from kdaverify.adapters.conventions import packing_of
+from kdaverify.adapters.convention_checks import packing_of
 from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.adapters.frameworks import Framework, framework_of
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device

@@ -5,112 +5,21 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib
-import inspect
 import re
 import sys
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.module_adapters import adapter_of
+from kdaverify.adapters.shipped import SHIPPED
 from kdaverify.foreign_warnings import foreign_warnings
 
 GROUP: Final = "kdaverify.adapters"
-OURS: Final = "kdaverify."
-FIELDS: Final = {"name", "dtypes", "device", "deterministic"}
-"""Some of what every adapter that the decorator makes holds."""
-SHIPPED: Final[Mapping[str, str]] = {
-    "eager": "kdaverify.adapters.eager:EAGER",
-    "eager-recurrent": "kdaverify.adapters.eager:EAGER_RECURRENT",
-    "transformers-recurrent": "kdaverify.adapters.transformers_kda:RECURRENT",
-    "transformers-chunk": "kdaverify.adapters.transformers_kda:CHUNK",
-    "transformers-gdn-recurrent": "kdaverify.adapters.transformers_kda:GDN_RECURRENT",
-    "transformers-gdn-chunk": "kdaverify.adapters.transformers_kda:GDN_CHUNK",
-    "onnxruntime": "kdaverify.adapters.onnxruntime_kda:ONNXRUNTIME",
-    "onnxruntime-gdn": "kdaverify.adapters.onnxruntime_kda:ONNXRUNTIME_GDN",
-    "onnxruntime-delta": "kdaverify.adapters.onnxruntime_kda:ONNXRUNTIME_DELTA",
-    "pallas": "kdaverify.adapters.pallas_kda:PALLAS",
-    "fla-short-conv": "kdaverify.adapters.fla.neighbours:FLA_SHORT_CONV",
-    "fla-gated-norm": "kdaverify.adapters.fla.neighbours:FLA_GATED_NORM",
-    "transformers-short-conv": "kdaverify.adapters.transformers_neighbours:SHORT_CONV",
-    "transformers-gated-norm": "kdaverify.adapters.transformers_neighbours:GATED_NORM",
-    "transformers-gated-norm-kimi": "kdaverify.adapters.transformers_neighbours:GATED_NORM_KIMI",
-    "eager-attention": "kdaverify.adapters.eager_attention:ATTENTION",
-    "eager-mla-decode": "kdaverify.adapters.eager_attention:MLA_DECODE",
-    "eager-sparse-attention": "kdaverify.adapters.eager_sparse:ROWS",
-    "eager-sparse-fp8": "kdaverify.adapters.eager_sparse:FP8",
-    "eager-merge": "kdaverify.adapters.eager_attention:MERGE",
-    "torch-short-conv": "kdaverify.adapters.torch_neighbours:SHORT_CONV",
-    "torch-gated-norm": "kdaverify.adapters.torch_neighbours:GATED_NORM",
-    "mlx-gdn": "kdaverify.adapters.delta_ports:MLX_GDN",
-    "mlx-kda": "kdaverify.adapters.delta_ports:MLX_KDA",
-    "executorch-gdn": "kdaverify.adapters.delta_ports:EXECUTORCH_GDN",
-    "executorch-kda": "kdaverify.adapters.delta_ports:EXECUTORCH_KDA",
-    "bitsandbytes-gdn": "kdaverify.adapters.delta_ports:BITSANDBYTES_GDN",
-    "opengdn": "kdaverify.adapters.delta_ports:OPENGDN",
-    "opengdn-chunk": "kdaverify.adapters.delta_ports:OPENGDN_CHUNK",
-    "transformers-kimi-layer": "kdaverify.adapters.transformers_layers:KIMI_LAYER",
-    "transformers-qwen3-next-layer": "kdaverify.adapters.transformers_layers:QWEN_LAYER",
-    "fla-kda-layer": "kdaverify.adapters.fla.layers:FLA_KDA_LAYER",
-    "fla-gdn-layer": "kdaverify.adapters.fla.layers:FLA_GDN_LAYER",
-    "torch-sdpa-flash": "kdaverify.adapters.torch_attention:SDPA_FLASH",
-    "torch-sdpa-math": "kdaverify.adapters.torch_attention:SDPA_MATH",
-    "torch-sdpa-efficient": "kdaverify.adapters.torch_attention:SDPA_EFFICIENT",
-    "torch-sdpa-cudnn": "kdaverify.adapters.torch_attention:SDPA_CUDNN",
-    "torch-flex": "kdaverify.adapters.torch_attention:FLEX",
-    "torch-ring-merge": "kdaverify.adapters.torch_attention:RING_MERGE",
-    "jax-nn-attention": "kdaverify.adapters.jax_attention:NN",
-    "pallas-flash": "kdaverify.adapters.jax_attention:PALLAS_FLASH",
-    "pallas-splash": "kdaverify.adapters.jax_attention:PALLAS_SPLASH",
-    "pallas-mha": "kdaverify.adapters.jax_attention:PALLAS_MHA",
-    "pallas-decode": "kdaverify.adapters.jax_attention:PALLAS_DECODE",
-    "pallas-paged": "kdaverify.adapters.jax_attention:PALLAS_PAGED",
-    "onnxruntime-attention": "kdaverify.adapters.onnxruntime_attention:ATTENTION",
-    "transformers-eager-attention": "kdaverify.adapters.transformers_attention:EAGER",
-    "transformers-eager-attention-half": "kdaverify.adapters.transformers_attention:EAGER_HALF",
-    "mlx-attention": "kdaverify.adapters.mlx_attention:ATTENTION",
-    "vllm-triton-decode": "kdaverify.adapters.vllm_attention:DECODE_KERNEL",
-    "vllm-triton-merge": "kdaverify.adapters.vllm_attention:MERGE_KERNEL",
-    "vllm-torch-merge": "kdaverify.adapters.vllm_attention:PLAIN_MERGE",
-    "flash_mla": "kdaverify.adapters.flash_mla:FLASH_MLA",
-    "flash_mla-sparse-decode": "kdaverify.adapters.flash_mla_sparse:DECODE",
-    "flash_mla-sparse-prefill": "kdaverify.adapters.flash_mla_sparse:PREFILL",
-    "flash_mla-sparse-prefill-few-heads": "kdaverify.adapters.flash_mla_sparse:FEW_HEADS",
-    "offline": "kdaverify.adapters.exchange.offline:OFFLINE",
-    "elsewhere": "kdaverify.adapters.elsewhere.named:ELSEWHERE",
-    "fla": "kdaverify.adapters.fla.adapter:FLA",
-    "fla-recurrent": "kdaverify.adapters.fla.adapter:FLA_RECURRENT",
-    "triton_npu": "kdaverify.adapters.fla.adapter:TRITON_NPU",
-    "triton_npu-recurrent": "kdaverify.adapters.fla.adapter:TRITON_NPU_RECURRENT",
-    "fla-gdn": "kdaverify.adapters.fla.delta:FLA_GDN",
-    "fla-gdn-recurrent": "kdaverify.adapters.fla.delta:FLA_GDN_RECURRENT",
-    "triton_npu-gdn": "kdaverify.adapters.fla.delta:TRITON_NPU_GDN",
-    "fla-delta": "kdaverify.adapters.fla.delta:FLA_DELTA",
-    "fla-delta-recurrent": "kdaverify.adapters.fla.delta:FLA_DELTA_RECURRENT",
-    "fla-delta-product": "kdaverify.adapters.fla.delta:FLA_PRODUCT",
-    "fla-delta-product-grouped": "kdaverify.adapters.fla.delta:FLA_PRODUCT_GROUPED",
-    "fla_port": "kdaverify.adapters.fla.port:FLA_PORT",
-    "ascendc": "kdaverify.adapters.ascend.ascendc:ASCENDC",
-    "ascend_pto": "kdaverify.adapters.ascend.pto:ASCEND_PTO",
-    "cudnn": "kdaverify.adapters.cudnn_kda:CUDNN",
-    "flash_kda": "kdaverify.adapters.flash_kda:FLASH_KDA",
-    "emulated:ascend_v1": "kdaverify.adapters.emulated:ASCEND_V1",
-    "emulated:ascend_v2": "kdaverify.adapters.emulated:ASCEND_V2",
-    "emulated:ascend_v3": "kdaverify.adapters.emulated:ASCEND_V3",
-    "emulated:triton_npu_state": "kdaverify.adapters.emulated:TRITON_NPU_STATE",
-    "emulated:triton_npu_gdn": "kdaverify.adapters.emulated:TRITON_NPU_GDN",
-    "emulated:flashmla_seesaw": "kdaverify.adapters.emulated_attention:SEESAW",
-    "emulated:flashmla_seesaw_splits": "kdaverify.adapters.emulated_attention:SEESAW_SPLITS",
-    "emulated:flashmla_turned_round": "kdaverify.adapters.emulated_attention:TURNED_ROUND",
-    "emulated:flashmla_one_factor": "kdaverify.adapters.emulated_attention:ONE_FACTOR",
-    "emulated:flashmla_normalised": "kdaverify.adapters.emulated_attention:NORMALISED",
-    "emulated:flashmla_unguarded": "kdaverify.adapters.emulated_attention:UNGUARDED",
-    "emulated:flashmla_clamped": "kdaverify.adapters.emulated_attention:CLAMPED",
-}
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")
 _FAULT: Final = "fault:"
@@ -168,7 +77,7 @@ def _find(spec: str) -> Adapter:
     if spec in points:
         return _loaded(points[spec])
     if match := _FILE.fullmatch(spec):
-        return _adapter(_import_file(Path(match["path"])), match["object"], match["path"])
+        return adapter_of(_import_file(Path(match["path"])), match["object"], match["path"])
     if "." in spec or ":" in spec:
         return _from_module(spec)
     raise AdapterError(_unknown(spec, [*SHIPPED, *points]))
@@ -285,7 +194,7 @@ def _from_module(spec: str) -> Adapter:
         ) from None
     except Exception as error:
         raise _refusal(name, None, error) from error
-    return _adapter(module, match["object"], name)
+    return adapter_of(module, match["object"], name)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -333,133 +242,3 @@ def _raised(name: str, path: Path | None, error: BaseException) -> str:
         f"{name}: raised at import, {Path(frame.filename).name} line {frame.lineno}: {frame.line}:"
         f" {said}"
     )
-
-
-def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
-    found = _adapters(module)
-    if wanted is not None:
-        return _as_adapter(_attribute(module, wanted, spec, list(found)), f"{spec}:{wanted}")
-    if not found:
-        raise AdapterError(
-            f"{spec}: holds no adapter; decorate your kernel with @kdaverify.kernel(...) or write"
-            f" an Adapter class{_callables(module)}"
-        )
-    if len(found) > 1:
-        raise AdapterError(
-            f"{spec}: holds several adapters: {', '.join(found)}; name one, such as"
-            f" {spec}:{next(iter(found))}"
-        )
-    name, value = next(iter(found.items()))
-    return _as_adapter(value, f"{spec}:{name}")
-
-
-def _adapters(module: ModuleType) -> dict[str, Any]:
-    """Names of the adapters a module holds: instances, and the concrete classes it defines unless
-    it made an instance of them.
-
-    Shipped ones that it imports are none of its own: a port that calls one would otherwise be left
-    alone and the other be judged.
-    """
-    own = module.__name__ if module.__name__.startswith(OURS) else ""
-    public = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and (own or not _is_shipped(value))
-    }
-    instances = {
-        id(value): name for name, value in reversed(public.items()) if isinstance(value, Adapter)
-    }
-    made = {type(value) for value in public.values() if isinstance(value, Adapter)}
-    return {
-        name: value
-        for name, value in public.items()
-        if instances.get(id(value)) == name or _is_own_class(value, module, made)
-    }
-
-
-def _callables(module: ModuleType) -> str:
-    """What a file defines that the decorator can be put on, and how."""
-    named = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    around = [name for name, value in named.items() if _is_around_adapter(value)]
-    if around:
-        return (
-            f"; {around[-1]} is a function around an adapter: apply kdaverify.kernel last, above"
-            " torch.compile and other decorators"
-        )
-    own = {name: value for name, value in named.items() if _is_defined_there(value, module)}
-    made = {type(value) for value in own.values()}
-    own |= {
-        f"{name}()": value
-        for name, value in named.items()
-        if _is_kernel_class(value, module) and value not in made
-    }
-    if not own:
-        return ""
-    last = [*own][-1]
-    target = last.removesuffix("()").lower() if last.endswith("()") else last
-    which = "write" if len(own) == 1 else "for the one to judge write, for example,"
-    return f"; it defines {', '.join(own)}: {which} {target} = kdaverify.kernel(...)({last})"
-
-
-def _is_around_adapter(value: Any) -> bool:
-    # torch.compile hides the adapter, but copies its fields.
-    compiled = getattr(value, "_is_torch_compile", False) and vars(value).keys() >= FIELDS
-    return compiled or isinstance(getattr(value, "__wrapped__", None), Adapter)
-
-
-def _is_kernel_class(value: Any, module: ModuleType) -> bool:
-    """Whether a class that the file defines has instances that can be called."""
-    return (
-        isinstance(value, type)
-        and value.__module__ == module.__name__
-        and any("__call__" in vars(base) for base in value.__mro__)
-        and not issubclass(value, Adapter)
-    )
-
-
-def _is_defined_there(value: Any, module: ModuleType) -> bool:
-    place = getattr(value, "__module__", None) or type(value).__module__
-    return callable(value) and not isinstance(value, type) and place == module.__name__
-
-
-def _is_shipped(value: Any) -> bool:
-    """Whether an object is an implementation that is known by name."""
-    places = (place.partition(":") for place in SHIPPED.values())
-    return any(value is getattr(sys.modules.get(module), name, None) for module, _, name in places)
-
-
-def _is_own_class(value: Any, module: ModuleType, made: set[type]) -> bool:
-    return _is_adapter_class(value) and value.__module__ == module.__name__ and value not in made
-
-
-def _is_adapter_class(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Adapter) and not inspect.isabstract(value)
-
-
-def _attribute(module: ModuleType, wanted: str, spec: str, known: list[str]) -> Any:
-    value: Any = module
-    for step in wanted.split("."):
-        if not hasattr(value, step):
-            close = difflib.get_close_matches(wanted, known, n=1)
-            if close:
-                hint = f"did you mean {close[0]}?"
-            else:
-                hint = f"its adapters: {', '.join(known) or 'none'}"
-            raise AdapterError(f"{spec}: has no object {wanted!r}; {hint}")
-        value = getattr(value, step)
-    return value
-
-
-def _as_adapter(value: Any, spec: str) -> Adapter:
-    if isinstance(value, Adapter):
-        return value
-    if _is_adapter_class(value):
-        try:
-            return value()
-        except Exception as error:
-            raise AdapterError(
-                f"{spec}: making the adapter failed: {type(error).__name__}: {error}; give __init__"
-                " no arguments"
-            ) from error
-    advice = "decorate it with @kdaverify.kernel(...)" if callable(value) else "name an Adapter"
-    raise AdapterError(f"{spec}: wanted an adapter, got {type(value).__name__}; {advice}")

@@ -11,7 +11,8 @@ from typing import Any, Final
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.conventions import ALLOWED, ConventionError, Conventions
+from kdaverify.adapters.convention_checks import ALLOWED, ConventionError
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fitting import fitted
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.execute import CallError, execute, mended

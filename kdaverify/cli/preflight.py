@@ -59,7 +59,8 @@ def _first_suite(spec: str) -> str:
 
 def _fails(spec: str, request: Request) -> bool:
     from kdaverify.adapters.isolation import housed
-    from kdaverify.adapters.registry import SHIPPED, find
+    from kdaverify.adapters.registry import find
+    from kdaverify.adapters.shipped import SHIPPED
     from kdaverify.plugin.crashes import CrashFiles
 
     assert request.crash_folder is not None

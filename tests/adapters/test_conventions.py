@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from kdaverify.adapters import Adapter, ConventionError, Conventions
-from kdaverify.adapters.conventions import ALLOWED, segment_ids
+from kdaverify.adapters.convention_checks import ALLOWED
+from kdaverify.adapters.conventions import segment_ids
 from kdaverify.problems import Problem
 from oracles.inputs import InputError
 from oracles.tensors import TOKENS

@@ -10,7 +10,7 @@ import torch
 from kdaverify.adapters import Adapter, WrongKernelError, find
 from kdaverify.adapters.fla.delta import GATED_ASCEND, FlaDelta
 from kdaverify.adapters.isolation import CallFailure, Isolated, housed
-from kdaverify.adapters.registry import SHIPPED
+from kdaverify.adapters.shipped import SHIPPED
 from kdaverify.checks.forward import forward
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.status import Status

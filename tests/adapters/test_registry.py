@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.adapters import AdapterError, find, shipped
-from kdaverify.adapters.registry import SHIPPED
+from kdaverify.adapters.shipped import SHIPPED
 
 Write = Callable[..., Path]
 PORT = """

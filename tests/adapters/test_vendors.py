@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kdaverify.adapters import Adapter, WrongKernelError, find
-from kdaverify.adapters.registry import SHIPPED
+from kdaverify.adapters.shipped import SHIPPED
 from kdaverify.operator import DEFAULT
 from kdaverify.problems import cotangents
 from oracles.adjoint import adjoint

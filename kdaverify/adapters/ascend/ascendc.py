@@ -16,7 +16,8 @@ from kdaverify.adapters.ascend.recurrent_op import RecurrentCall, limit
 from kdaverify.adapters.ascend.revisions import CHUNK_SIZES, EITHER, MID, SQUARE_WIDTHS, limits
 from kdaverify.adapters.ascend.route import DEDUCED, route, work_of
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output, WrongKernelError
-from kdaverify.adapters.conventions import ALLOWED, Conventions
+from kdaverify.adapters.convention_checks import ALLOWED
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.placement import on_device
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
