@@ -122,11 +122,10 @@ def _attribute(module: ModuleType, wanted: str, spec: str, known: list[str]) -> 
     for step in wanted.split("."):
         if not hasattr(value, step):
             close = difflib.get_close_matches(wanted, known, n=1)
-            hint = (
-                f"did you mean {close[0]}?"
-                if close
-                else f"its adapters: {', '.join(known) or 'none'}"
-            )
+            if close:
+                hint = f"did you mean {close[0]}?"
+            else:
+                hint = f"its adapters: {', '.join(known) or 'none'}"
             raise AdapterError(f"{spec}: has no object {wanted!r}; {hint}")
         value = getattr(value, step)
     return value

@@ -4,10 +4,8 @@ conforming kernels of its contract.
 
 from __future__ import annotations
 
-import difflib
-import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +15,6 @@ from kdaverify.budgets.contract_checks import (
     RETURNED,
     Anchor,
     Beta,
-    ContractError,
     Decay,
     Exponential,
     Flush,
@@ -31,6 +28,7 @@ from kdaverify.budgets.contract_checks import (
     check_form,
     check_tensors,
 )
+from kdaverify.budgets.contract_name import APART, default_accumulator, fields_from_name, spelled
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.tensors import PIPELINES, Pipeline
 from oracles.arithmetic import SUB_BLOCK
@@ -38,41 +36,8 @@ from oracles.gate_activation import activation_of
 from oracles.row_norm import GIVEN, norm_of
 from oracles.tensors import OUTPUTS, SIGNATURE
 
-_NAME: Final = re.compile(
-    r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
-    r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<anchored>anchored))?(?:-(?P<solve>fp32|tf32)solve)?"
-    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?(?:-(?P<softplus>softplus))?(?:\[(?P<rest>[^\[\]]+)\])?"
-)
-_GRAMMAR: Final = (
-    "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for"
-    " 16-bit chunks an optional -FORMATfactors, or -fp32solve or -tf32solve, for chunks an optional"
-    " -anchored before the solve, an optional -FORMATcarry, an optional -softplus, and in brackets"
-    " what else is declared, as [order:in-order;w:fp32]"
-)
-_WORDS: Final = {
-    "anchor": "free",
-    "flush": "free",
-    "operand_rounding": "free",
-    "storage_rounding": "nearest",
-    "order": "free",
-    "exponential": "free",
-    "scale": "free",
-    "decay": "channel",
-    "transition": "applied",
-    "inverse": "substituted",
-    "gate": "log",
-    "beta": "value",
-    "qk": GIVEN,
-}
-"""Fields of one word that stand in brackets, and the words that are not written."""
-
-APART: Final = "/"
-"""Between the forward's name and that of a backward of its own."""
-
 FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
-
-
 SUMS = (
     *(
         "G",
@@ -335,42 +300,6 @@ class Contract:
         return fmt.truncate(tensor) if self.storage_rounding == "truncate" else fmt.round(tensor)
 
 
-def spelled(contract: Contract) -> str:
-    """The name that says all that a contract declares; `contract_from_name` reads it back."""
-    form = "recurrent" if contract.form == "recurrent" else f"chunk{contract.chunk_size}"
-    factors = "" if contract.factors is None else f"-{contract.factors.name}factors"
-    anchored = "-anchored" if contract.anchored else ""
-    solve = "" if contract.solve is None else f"-{contract.solve.name}solve"
-    carry = "" if contract.carry == contract.accumulate else f"-{contract.carry.name}carry"
-    softplus = "-softplus" if contract.softplus else ""
-    rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
-    others = f"[{rest}]" if rest else ""
-    after = "" if contract.forward is None else f" after {spelled(contract.forward)}"
-    back = "" if contract.backward is None else f"{APART}{spelled(contract.backward)}"
-    own = f"{form}-{contract.operands.name}{factors}{anchored}{solve}{carry}{softplus}{others}"
-    return f"{own}{back}{after}"
-
-
-def _rest(contract: Contract) -> dict[str, str]:
-    wide = {} if contract.accumulator is None else {"accumulator": contract.accumulator.name}
-    blocks = {} if contract.sub_block == SUB_BLOCK else {"sub_block": str(contract.sub_block)}
-    words = {
-        name: getattr(contract, name)
-        for name, usual in _WORDS.items()
-        if getattr(contract, name) != usual
-    }
-    own = {"own": "+".join(contract.own)} if contract.own else {}
-    return wide | blocks | words | own | {name: fmt.name for name, fmt in contract.tensors}
-
-
-_USUAL: Final = tuple(
-    f"{form}-{io}"
-    for form in ("recurrent", "chunk16", "chunk32", "chunk64", "chunk128")
-    for io in FORMATS
-)
-"""What a misspelt name is compared with."""
-
-
 def contract_from_name(name: str) -> Contract:
     """The contract a name declares, FORM-OPERANDS[-FACTORS][-anchored][-SOLVE][-CARRY][-softplus],
     in brackets what else; two of them with a stroke between where the backward has its own.
@@ -386,70 +315,4 @@ def contract_from_name(name: str) -> Contract:
     name, apart, backward = name.partition(APART)
     if apart:
         return replace(contract_from_name(name), backward=contract_from_name(backward))
-    match = _NAME.fullmatch(name)
-    if match is None:
-        close = difflib.get_close_matches(name, _USUAL, n=1)
-        if close:
-            hint = f"did you mean {close[0]!r}?"
-        else:
-            hint = f"wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'"
-        raise ContractError(f"contract {name!r} is not known; {hint}")
-    operands = FORMATS[match["operands"]]
-    rest = _bracketed(match["rest"] or "", name)
-    accumulate = rest.get("accumulator") or default_accumulator(operands)
-    carry = accumulate if match["carry"] is None else FORMATS[match["carry"]]
-    factors, solve = (
-        None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve")
-    )
-    form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
-    anchored, softplus = (match[part] is not None for part in ("anchored", "softplus"))
-    return Contract(
-        form, size, operands, carry, solve, factors, anchored=anchored, softplus=softplus, **rest
-    )
-
-
-def _bracketed(text: str, name: str) -> dict[str, Any]:
-    """The fields that brackets declare."""
-    pairs = dict[str, str]()
-    for part in text.split(";") if text else ():
-        key, colon, value = part.partition(":")
-        if not (key and colon and value) or key in pairs:
-            raise ContractError(
-                f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once,"
-                f" got {part!r}"
-            )
-        pairs[key] = value
-    fields: dict[str, Any] = {key: pairs.pop(key) for key in _WORDS if key in pairs}
-    if "own" in pairs:
-        fields["own"] = tuple(pairs.pop("own").split("+"))
-    if "accumulator" in pairs:
-        fields["accumulator"] = known_format(pairs.pop("accumulator"), "accumulator")
-    if "sub_block" in pairs:
-        fields["sub_block"] = _number(pairs.pop("sub_block"), name)
-    return fields | {
-        "tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())
-    }
-
-
-def default_accumulator(operands: Format) -> Format:
-    """Where nothing else is said, products of fp64 are summed in fp64, all others in fp32."""
-    return FORMATS["fp64" if operands.name == "fp64" else "fp32"]
-
-
-def known_format(value: str, where: str) -> Format:
-    """The format of that name.
-
-    Raises:
-        ContractError: there is none; the message lists those there are.
-    """
-    if value not in FORMATS:
-        raise ContractError(
-            f"contract: {where}: format {value!r} is not known; wanted one of {', '.join(FORMATS)}"
-        )
-    return FORMATS[value]
-
-
-def _number(value: str, name: str) -> int:
-    if not value.isdecimal():
-        raise ContractError(f"contract {name!r}: sub_block: wanted a number of rows, got {value!r}")
-    return int(value)
+    return Contract(**fields_from_name(name))

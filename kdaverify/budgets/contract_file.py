@@ -12,14 +12,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kdaverify.budgets.contract import (
-    Contract,
-    contract_from_name,
-    default_accumulator,
-    known_format,
-    spelled,
-)
+from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.contract_checks import CHOICES, ContractError
+from kdaverify.budgets.contract_name import default_accumulator, known_format, spelled
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.tensors import PIPELINES
 from oracles.arithmetic import SUB_BLOCK

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from kdaverify.budgets.backward import backward_members
 from kdaverify.budgets.constants import SAMPLES
-from kdaverify.budgets.contract import Contract, spelled
+from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import CHOICES, RETURNED
 from kdaverify.budgets.contract_file import INPUTS
+from kdaverify.budgets.contract_name import spelled
 from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.tensors import StageTensors

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kdaverify.budgets.contract import ContractError, contract_from_name
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS, format_of, truncate_tf32
 
 FP32, BF16 = FORMATS["fp32"], FORMATS["bf16"]

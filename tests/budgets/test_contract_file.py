@@ -12,10 +12,11 @@ import pytest
 from kdaverify import find, kernel
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.declaration import declared
-from kdaverify.adapters.registry import SHIPPED
-from kdaverify.budgets.contract import Contract, contract_from_name, spelled
+from kdaverify.adapters.shipped import SHIPPED
+from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.contract_file import parse_contract, to_toml
+from kdaverify.budgets.contract_name import spelled
 from kdaverify.budgets.declared import declared_contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset, presets

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.contract import Contract, ContractError, contract_from_name
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.emulate import scaled_queries
 from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS

@@ -16,9 +16,10 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.declaration import declared
 from kdaverify.adapters.fitting import fitted
 from kdaverify.adapters.kernel_adapter import adapted
-from kdaverify.budgets.contract import contract_from_name, spelled
+from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.contract_file import parse_contract, to_toml
+from kdaverify.budgets.contract_name import spelled
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.checks.forward import forward
 from kdaverify.checks.gradients import gradients

@@ -16,9 +16,10 @@ from kdaverify.adapters import find
 from kdaverify.adapters.isolation import housed
 from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.backward import backward_members, emulate_gradients, member_gradients
-from kdaverify.budgets.contract import contract_from_name, spelled
+from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.contract_file import parse_contract, to_toml
+from kdaverify.budgets.contract_name import spelled
 from kdaverify.budgets.declared import declared_contract
 from kdaverify.budgets.description import describe
 from kdaverify.budgets.ensemble import emulate, ensemble

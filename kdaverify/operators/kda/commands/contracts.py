@@ -58,7 +58,7 @@ def list_(
 
     Example: kdaverify contracts list
     """
-    from kdaverify.budgets.contract import spelled
+    from kdaverify.budgets.contract_name import spelled
     from kdaverify.budgets.presets import presets
     from kdaverify.operators.kda.commands.storage_contracts import listed
 
@@ -113,8 +113,8 @@ def show(
     kdaverify contracts show impl:fla --dtype fp16
     kdaverify contracts show fla --dtype bf16 --toml > mine.toml
     """
-    from kdaverify.budgets.contract import known_format
     from kdaverify.budgets.contract_file import to_toml
+    from kdaverify.budgets.contract_name import known_format
     from kdaverify.budgets.description import describe
 
     if as_toml and as_json:

@@ -99,7 +99,8 @@ def mailboxes(
 def _bench(
     pipeline: str, contract: str | None, operands: str, regimes: str | None, sizes: dict[str, int]
 ) -> DesignTest:
-    from kdaverify.budgets.contract import ContractError, contract_from_name
+    from kdaverify.budgets.contract import contract_from_name
+    from kdaverify.budgets.contract_checks import ContractError
     from kdaverify.budgets.designs import DESIGNS
     from kdaverify.budgets.formats import FORMATS
     from kdaverify.checks.mailboxes.bench import REGIMES, DesignTest
