@@ -11,9 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class ProblemError(ValueError):
-    """A problem that cannot be tested; the message names the field,
-    what was wanted, what came, what to do.
-    """
+    """A problem that cannot be tested; the message names the field, what came and what to do."""
 
 
 class Canonical(BaseModel):

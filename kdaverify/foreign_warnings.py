@@ -1,6 +1,4 @@
-"""Warnings of the packages that kernels come from: shown, and never an error, whatever the session
-makes of its own.
-"""
+"""Warnings of kernels' packages: shown, and never an error, whatever the session does."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def foreign_warnings() -> Generator[None]:
-    """Shows warnings where they would be raised as errors; leaves the filters alone where they
-    would not.
+    """Shows warnings that would be raised as errors; leaves other filters alone.
 
     A package that sets filters of its own as it is imported keeps them in the second case.
     """

@@ -58,8 +58,7 @@ def without_constants() -> None:
 def generated(
     strategy: st.SearchStrategy[Any], source: Random
 ) -> tuple[Any, tuple[Any, ...]] | None:
-    """A value of a strategy and the choices it was made by; None where a filter of the strategy
-    refuses what came.
+    """A strategy's value and the choices behind it; None where a filter refuses them.
 
     Hypothesis' own loop begins every test with its simplest problem and derives later ones from
     earlier ones: here a value depends on the source alone.

@@ -62,9 +62,7 @@ class Baseline(Protocol):
     """A simpler algorithm for the call that was judged."""
 
     def digits_fewer(self, compared: Comparison, exact: Enclosure) -> float | None:
-        """Correct digits that an output has fewer than the baseline's;
-        None for an unremarkable number.
-        """
+        """Correct digits an output has fewer than the baseline's; None if unremarkable."""
         ...
 
 
@@ -94,9 +92,7 @@ class CallOperator(Operator):
         """Random problems in a format, which shrink to the simplest."""
 
     def axes(self) -> Mapping[str, Axis]:
-        """What tests go over, by the name of the fixture that gets it,
-        in the order of a test's id.
-        """
+        """What tests go over, by the fixture that gets it, in the order of a test's id."""
         # an axis beside three others
         dtypes: Axis = lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes]  # noqa: E731
         return MappingProxyType(
@@ -128,16 +124,12 @@ class CallOperator(Operator):
         raise AdapterError(f"op={self.name!r} is implemented by an Adapter class, not a function")
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
-        """The laws that an implementation is tested on, each with a format;
-        none where the operator has none.
-        """
+        """The laws that an implementation is tested on, with formats; none by default."""
         del adapter, profile
         return []
 
     def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
-        """Which random problems a profile makes for an implementation,
-        given the other axes of a test.
-        """
+        """Which random problems a profile makes for an implementation, given the other axes."""
         del adapter, chosen, profile
 
     def misfit(self, adapter: Adapter) -> str | None:
@@ -147,9 +139,7 @@ class CallOperator(Operator):
         del adapter
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
-        """What is wrong with every call, before anything is scored;
-        nothing is looked for by default.
-        """
+        """What is wrong with every call, before anything is scored; nothing by default."""
         del adapter
         return []
 
@@ -158,9 +148,7 @@ class CallOperator(Operator):
         return MappingProxyType({})
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
-        """The properties that an implementation declares it does not have, and why:
-        no case of them is generated.
-        """
+        """The properties that an implementation declares to lack, and why: no case has them."""
         del profile
         lacking: dict[str, str] = (
             {}
@@ -315,9 +303,7 @@ class CallOperator(Operator):
         return DiagnosedCall(case, judged, case.problem)
 
     def is_large(self, call: Any, contract: Any) -> bool:
-        """Whether exact values and tolerances are made faster on an accelerator,
-        and float64 is accurate enough there.
-        """
+        """Whether an accelerator makes tolerances faster and its float64 is accurate enough."""
         del call, contract
         return False
 
@@ -330,9 +316,7 @@ class CallOperator(Operator):
         return dict(values)
 
     def cotangents(self, values: Mapping[str, Any]) -> Any:
-        """What the backward of an adapter is given, made of the cotangents by name,
-        None where one is absent.
-        """
+        """What an adapter's backward is given, of cotangents by name, None where absent."""
         return dict(values)
 
     @abc.abstractmethod
@@ -406,9 +390,7 @@ OPERATORS: Final[dict[str, str | Operator]] = {
 
 
 def register(operator: Operator) -> None:
-    """Makes an operator known that comes along with an implementation of it,
-    in the file or package that `--impl` names.
-    """
+    """Registers the operator of an implementation, in the file or package of `--impl`."""
     OPERATORS[operator.name] = operator
 
 

@@ -8,9 +8,7 @@ import threading
 
 
 def follow_parent() -> None:
-    """Ends this process with the one that started it, also where that was killed in the middle of a
-    task of this one.
-    """
+    """Ends this process with the one that started it, also where that was killed."""
     threading.Thread(target=_follow, name="kdaverify-follow-parent", daemon=True).start()
 
 

@@ -73,9 +73,7 @@ class Operator(abc.ABC):
         """Why an implementation cannot be tested on a problem; None if it can."""
 
     def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
-        """The nearest problem that the implementation takes;
-        the problem itself where nothing is declared.
-        """
+        """The nearest problem that the implementation takes; itself if nothing is declared."""
         del adapter, backward
         return problem
 
@@ -95,9 +93,7 @@ class Operator(abc.ABC):
     def smaller(
         self, problem: Any, detail: Mapping[str, Any]
     ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """Changes that make a problem smaller, the largest steps first, each with the detail that
-        then belongs to it.
-        """
+        """Changes that make a problem smaller, largest first, with the details that follow."""
 
     def traits(self, problem: Any) -> Mapping[str, bool]:
         """Sentences about a problem, and whether they are true, absent ones not: they distinguish
@@ -124,9 +120,7 @@ class Operator(abc.ABC):
         }
 
     def contrasts(self, problem: Any, detail: Mapping[str, Any]) -> Sequence[ContrastAxis]:
-        """Changes of a problem in one thing each: which of them pass shows what a failure depends
-        on.
-        """
+        """Changes of a problem in one thing each; which of them pass shows the dependence."""
         # a module of operators: it needs this one first
         from kdaverify.operators.one_change import one_change_each
 
@@ -150,8 +144,7 @@ class Operator(abc.ABC):
         return self.problem.model_json_schema()
 
     def stage_steps(self, adapter: Adapter, problem: Any, *, both_passes: bool) -> Iterator[Step]:
-        """Every stage that an implementation exposes, judged by itself, in order; none where its
-        calls are not `staged`.
+        """Every exposed stage, judged alone, in order; none where calls are not `staged`.
 
         Args:
             both_passes: whether the stages of the backward follow.

@@ -1,6 +1,4 @@
-"""The gradients by definition: the adjoint of the token recurrence, one token at a time from the
-last to the first.
-"""
+"""The gradients by definition: the token recurrence's adjoint, from the last token."""
 
 from __future__ import annotations
 
@@ -128,8 +126,7 @@ def shared(
 
 @dataclass(frozen=True)
 class Back:
-    """What one token does to the gradient of the state: P after it, d_decayed = dL/dS~, and before
-    it, all [.., K, V].
+    """A token's effect on the state's gradient: after it, d_decayed = dL/dS~, before it.
 
     dp [.., 1, V] is the gradient of u; written = P u and read = beta S~ p [.., 1, K] are the two
     terms of dk.

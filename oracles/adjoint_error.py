@@ -1,5 +1,4 @@
-"""The float64 adjoint with a proven radius: inexpensive gradients for kernels that round to 16
-bits.
+"""The float64 adjoint with a proven radius: fast gradients for 16-bit kernels.
 
 The adjoint's transitions are the transposed ones of the recurrence, of the same norm, so the error
 of P grows as that of S does. What a token adds, and what the errors of S and P do to its gradients,
@@ -32,9 +31,7 @@ from oracles.scan import Tensors, Tokens, there_and_back
 
 @dataclass(frozen=True)
 class ForwardTokenError:
-    """One token on the way there, and bounds [n, HV] of the errors
-    of S~ and S in the Frobenius norm.
-    """
+    """One token of the forward; bounds [n, HV] of S~'s and S's errors in the Frobenius norm."""
 
     token: Token
     decayed: Tensor
@@ -182,8 +179,7 @@ def _elements(
 def _structural_zeros(
     inputs: Inputs, cotangents: Cotangents, gradients: Gradients[Tensor]
 ) -> dict[str, Tensor]:
-    """Elements that are 0 because every term of every sum is 0, not because terms cancel or
-    underflow.
+    """Elements that are 0 because every term is 0, not because terms cancel or underflow.
 
     The same adjoint over the supports of its operands: with 0/1 entries and additions only, a 0 is
     a proof.

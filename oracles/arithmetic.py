@@ -1,6 +1,4 @@
-"""What a pipeline computes with: one hook for every named tensor,
-one for every dot product, one for every exponential.
-"""
+"""What a pipeline computes with: a hook for each named tensor, dot product, exponential."""
 
 from __future__ import annotations
 
@@ -82,8 +80,7 @@ def of_first(operation: Callable[..., Tensor], live: int, number: int) -> Callab
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """One pipeline, many roundings: the algebra is written once and tests this for every inexact
-    step.
+    """One pipeline, many roundings: the algebra once, this for every inexact step.
 
     Args:
         store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in

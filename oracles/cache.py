@@ -131,8 +131,7 @@ def cached(
     accept: Callable[[K], bool] = lambda _: True,
     cache: AnswerCache | None = None,
 ) -> K:
-    """The kept answer where there is one and `accept` takes it, otherwise the computed one, which
-    is then kept.
+    """The kept answer if `accept` takes it, otherwise the computed one, which is then kept.
 
     Args:
         inputs: the call.
@@ -156,9 +155,7 @@ def cached(
 
 @lru_cache(maxsize=8)
 def cache_in(folder: Path) -> AnswerCache:
-    """The cache of a folder, one for the process:
-    it remembers how much it has written since it measured the folder.
-    """
+    """A folder's cache, one a process: it counts what it wrote since measuring the folder."""
     return AnswerCache(folder)
 
 
@@ -199,15 +196,12 @@ def answer_key(
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
-    """A digest of the source files of this package and the release of flint: an answer of other
-    code is no answer.
-    """
+    """A digest of this package's source files and flint's release: other code, other answers."""
     return digest_of_sources(Path(__file__).parent, flint.__version__)
 
 
 def digest_of_sources(package: Path, release: str) -> str:
-    """A digest of what the source files below a folder compute, and of the release of what they
-    rest on.
+    """A digest of what the source files below a folder compute, and of their dependencies.
 
     Comments, docstrings and line breaks are no part of it: a reworded docstring emptied everybody's
     cache, minutes of ball arithmetic. To parse the files costs every process that judges 0.2 s a
@@ -233,9 +227,7 @@ def _digest_of(release: str, contents: Mapping[str, bytes]) -> str:
 
 
 def _syntax(source: bytes) -> bytes:
-    """The syntax tree of a file without its docstrings;
-    the file itself where it is none of this Python's.
-    """
+    """The syntax tree of a file without docstrings; the file where it cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

@@ -21,8 +21,7 @@ from oracles.scan import Tensors, Tokens, scan
 
 @dataclass
 class Chunk:
-    """Everything one chunk of every live sequence knows; each stage reads what earlier stages wrote
-    and adds its own.
+    """What one chunk of every live sequence has; stages read earlier ones and add their own.
 
     Shapes are [n, HV, ...] with n live sequences and C tokens; names are those of math.md 3.
     `resets` counts the hard resets (g = -inf) up to and including a row, per channel; it is None
@@ -60,8 +59,7 @@ class Chunk:
         return first + self.dot(a, b) if onto is None else onto(first, a, b)
 
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
-        """exp of the gates summed over (earlier, later], or over [0, later] without `earlier`; rows
-        broadcast as given.
+        """exp of the gates summed over (earlier, later], or [0, later]; rows broadcast.
 
         A difference of sums never meets inf - inf: hard resets are counted, not summed.
         """
@@ -96,8 +94,7 @@ class Chunk:
         return self._exp(exponent.masked_fill_(crossed, -torch.inf), rest)
 
     def is_padding(self, rows: slice, *of_rows: Tensor) -> bool:
-        """Whether rows lie past the end of every sequence and hold nothing but 0: their products
-        are 0 too.
+        """Whether rows lie past every sequence's end and are 0: their products are 0 too.
 
         Three in ten blocks of the scores are of that kind, most of all in packs of short sequences.
 
@@ -217,9 +214,7 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
 
 
 def _of_first(c: Chunk, live: int) -> Chunk:
-    """The first `live` sequences as the scores read them, with the samples that those have among
-    all.
-    """
+    """The first `live` sequences as the scores read them, with their samples among all."""
     number = len(c.G)
     if live == number:
         return c
@@ -298,9 +293,7 @@ def output(c: Chunk) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """The pipeline as a table, so that a variant or a fault replaces one entry
-    (dataclasses.replace).
-    """
+    """The pipeline as a table: variants and faults replace entries (dataclasses.replace)."""
 
     cumsum: Stage = cumsum
     scores: Stage = scores

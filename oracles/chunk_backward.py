@@ -1,5 +1,4 @@
-"""The backward of KDA in chunks, stage by stage: what oracles.chunk is to the forward, oracle,
-emulator and mutant alike.
+"""The backward of KDA in chunks, stage by stage, as oracles.chunk for the forward.
 
 Each stage is the vector-Jacobian product of the forward stages it names; fused kernels run them in
 this order too.
@@ -68,9 +67,7 @@ class ChunkGradients:
 
     @property
     def last(self) -> Tensor:
-        """[n, 1, C, 1], True on the last row of the sequence in the chunk: the last of the chunk,
-        but in a short tail.
-        """
+        """[n, 1, C, 1], True on the sequence's last row in the chunk, also in a short tail."""
         return self.c.tokens.valid.to(self.do.device)[:, None, :, None] & ~self.followed
 
 
@@ -290,9 +287,7 @@ def cumsum_bwd(b: ChunkGradients) -> None:
 
 @dataclass(frozen=True)
 class BackwardStages:
-    """The backward as a table, so that a variant or a fault replaces one entry
-    (dataclasses.replace).
-    """
+    """The backward as a table: variants and faults replace entries (dataclasses.replace)."""
 
     dv_local: BackwardStage = dv_local
     dA: BackwardStage = dA
@@ -328,8 +323,7 @@ def chunk_backward(
     stages: Stages = STAGES,
     backward: BackwardStages = BACKWARD,
 ) -> Gradients[Tensor]:
-    """Gradients of the chunk form, batched over sequences and value heads; any chunk size, short
-    tails, hard resets.
+    """Gradients of the chunk form, batched; any chunk size, short tails, hard resets.
 
     Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh,
     dv_new, dS_o, dS, dq_state, dk_state, dw, h_dh (the product, then its sum), dG_state, k_decayed,

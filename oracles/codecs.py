@@ -1,5 +1,4 @@
-"""What a kernel may receive in place of a log decay or a write strength: the values there and back,
-and the gradient.
+"""What may replace a log decay or a write strength: values there and back, gradients.
 
 A kernel that takes exp(g) or logit(beta) is judged on what it receives: the exact result is that of
 `back` of the received tensor, and the gradient is the one with respect to that tensor, which is the

@@ -27,9 +27,7 @@ class Enclosure:
     zero: Tensor
 
     def error(self, x: Tensor) -> Tensor:
-        """x - exact, in float64, good to `radius` (the subtraction of `high` is exact wherever x is
-        close).
-        """
+        """x - exact in float64, good to `radius`; `high` is subtracted exactly if x is close."""
         return (x.to(torch.float64) - self.high).sub_(self.low)
 
     def overlaps(self, other: Enclosure) -> Tensor:

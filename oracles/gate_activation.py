@@ -74,9 +74,7 @@ class GateActivation:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """The lowest and the highest g that problems have for it: it reaches 0, -inf and its bound
-        at infinite x alone.
-        """
+        """The lowest and highest g of problems for it, reached at infinite x alone."""
         if self.form == "bounded":
             return self.lower_bound * (1 - 2.0**-12), self.lower_bound * 2.0**-20
         # x of fp16 ends at 65,504.

@@ -1,6 +1,4 @@
-"""What enters a backward pass and what comes out of it:
-cotangents of the outputs, gradients of the inputs.
-"""
+"""What enters a backward and comes out: the outputs' cotangents, the inputs' gradients."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class Cotangents:
 
 
 def combined(given: Sequence[Cotangents], factors: Sequence[float]) -> Cotangents:
-    """The sum of cotangents times their factors, in their own types;
-    all have the same ones absent.
-    """
+    """The sum of cotangents times factors, in their own types; absent ones are the same."""
 
     def total(tensors: list[Tensor | None]) -> Tensor | None:
         terms = [factor * x for factor, x in zip(factors, tensors, strict=True) if x is not None]
@@ -101,8 +97,7 @@ def _checked(
 
 @dataclass(frozen=True)
 class Gradients(Generic[X]):
-    """One thing for each input of a call: its gradient as a tensor, an enclosure of it, a tolerance
-    for it.
+    """One thing for each input of a call: its gradient, an enclosure or a tolerance of it.
 
     Args:
         dq, dk: [B, T, H, K], summed over the value heads that share a key head.
@@ -182,9 +177,7 @@ def over_channels(inputs: Inputs, per_channel: Tensor) -> Tensor:
 
 
 def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:
-    """What a difference of each gradient is relative to: its largest element; where terms cancel,
-    the largest of them.
-    """
+    """What differences of each gradient are relative to: its largest element, or term."""
     sizes = {**gradients.named(), **vars(terms)}
     return {name: float(x.abs().max()) if x.numel() else 0.0 for name, x in sizes.items()}
 

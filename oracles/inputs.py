@@ -1,5 +1,4 @@
-"""The inputs of the delta rule, checked once at the door: Kimi Delta Attention, Gated DeltaNet,
-DeltaNet.
+"""The delta rule's inputs, checked once: Kimi Delta Attention, Gated DeltaNet, DeltaNet.
 
 Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value heads, K key width,
 V value width,
@@ -22,9 +21,7 @@ from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 
 class InputError(ValueError):
-    """An input that no kernel could be judged on; the message names the tensor, what was wanted,
-    what came, what to do.
-    """
+    """An input that cannot be judged; the message names the tensor, what came, what to do."""
 
 
 @dataclass(frozen=True)
@@ -127,17 +124,13 @@ class Inputs(TensorCall):
 
     @property
     def decays(self) -> Tensor:
-        """The log decay of every key channel [B, T, HV, K]:
-        its own, that of its head, or 0 where there is none.
-        """
+        """The log decay of every key channel [B, T, HV, K]: its own, its head's, or 0."""
         if self.KG:
             return self.g.expand(*self.g.shape[:3], self.K)
         return self.g.new_zeros(*self.g.shape[:3], self.K)
 
     def span(self, first: int, end: int, initial_state: Tensor | None) -> Inputs:
-        """The call on tokens [first, end) of this one, as dense sequences starting from
-        `initial_state`.
-        """
+        """The call on tokens [first, end), as dense sequences that start from `initial_state`."""
         cut = SIGNATURE.changed(self, lambda tensor: tensor[:, first:end].contiguous(), Role.TOKEN)
         return replace(self, **cut, initial_state=initial_state, cu_seqlens=None, sequence_ids=None)
 

@@ -1,5 +1,4 @@
-"""The truth of long runs: the float64 chunk form, its windows certified by balls at every length
-looked at.
+"""The truth of long runs: the float64 chunk form, windows of it certified by balls.
 
 The error of a window of the float64 run is measured against balls that start from the same state;
 between windows errors are carried by the proven norm of the transitions. A window stands for the
@@ -85,9 +84,7 @@ def _growth(inputs: Inputs, first: int, end: int) -> Tensor:
 
 
 def _window_error(inputs: Inputs, start: Reached) -> float:
-    """Relative to the larger of the states around it, what the first head's window from `start` is
-    off by in float64.
-    """
+    """The first head's error from `start` in float64, relative to the larger state."""
     end = min(start.tokens + WINDOW, inputs.T)
     call = _first_head(inputs.span(start.tokens, end, start.final_state))
     exact = certify(

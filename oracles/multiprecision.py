@@ -83,9 +83,7 @@ def gradients(inputs: Inputs, cotangents: Cotangents, *, digits: int = 50) -> Gr
 
 
 def _slopes(part: Any, loss: Callable[[], Any]) -> Any:
-    """The derivative of the loss with respect to every number of nested lists,
-    each moved in place and put back.
-    """
+    """The loss's derivative by every number of nested lists, moved in place and put back."""
     if isinstance(part[0], list):
         return [_slopes(inner, loss) for inner in part]
     return [_slope(part, i, loss) for i in range(len(part))]

@@ -40,9 +40,7 @@ def recurrence(
 
 @dataclass(frozen=True)
 class Token:
-    """What one token does to the state: decayed S~ [.., K, V], residual v - S~^T k and u [.., 1,
-    V], after S [.., K, V].
-    """
+    """A token's effect on the state: S~ [.., K, V], v - S~^T k and u [.., 1, V], S after."""
 
     decayed: Tensor
     residual: Tensor

@@ -66,9 +66,7 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
 
 
 def grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
-    """What an error of the state before a token may become after it: L_t r. The transposed
-    transition has the same norm.
-    """
+    """What an error of the state may become after a token: L_t r, also for the transpose."""
     reflection = (1 - beta * k_norm.square()).abs().clamp(min=1.0).squeeze(-1)
     return r * reflection * alpha.amax(-1) * (1 + 64 * UNIT)
 
@@ -96,8 +94,7 @@ def exact(value: Tensor) -> Enclosure:
 
 
 def structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
-    """Elements that are 0 because every term of every sum is 0, not because terms cancel or
-    underflow.
+    """Elements that are 0 because every term is 0, not because terms cancel or underflow.
 
     Math: the same recurrence over the supports of its operands: with 0/1 entries and additions
     only, a 0 is a proof.

@@ -1,6 +1,4 @@
-"""Walking sequences in blocks of tokens, forwards or backwards:
-dense batches and packs alike, longest sequences first.
-"""
+"""Walking sequences in blocks of tokens, both ways: dense and packed, longest first."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class Tokens:
-    """One block of tokens of every live sequence; rows past a sequence's end are inert (all zero,
-    gate 0).
+    """One block of tokens of every live sequence; rows past a sequence's end are all zero.
 
     Args:
         q, k: [n, HV, C, K], each key head repeated for its value heads.
@@ -165,9 +162,7 @@ def scan(
 
 
 def _joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
-    """Those of blocks that the same sequences reach: laid out together, token by token they took a
-    tenth of a walk.
-    """
+    """Those of blocks that the same sequences reach: by token they took a tenth of a walk."""
     return pieces[0] if len(pieces) == 1 else torch.cat([*pieces], dim)
 
 

@@ -123,8 +123,7 @@ class CallSignature:
 
 
 class TensorCall:
-    """One call of an operator: a frozen dataclass of the inputs of its signature and of numbers
-    beside them.
+    """One call of an operator: a frozen dataclass of its signature's inputs and of numbers.
 
     Args:
         op: the operator's name.
@@ -153,9 +152,7 @@ class TensorCall:
         return self.restored(moved, self.numbers())
 
     def holds(self, name: str) -> bool:
-        """Whether an input is there and has numbers:
-        gates of no channel at all are an input that is not.
-        """
+        """Whether an input is there and has numbers: gates of no channel are absent."""
         tensor = getattr(self, name)
         return tensor is not None and tensor.shape[-1:] != (0,)
 

@@ -84,8 +84,7 @@ def run_stages(
     stages: Stages = STAGES,
     signatures: Mapping[str, Signature] = SIGNATURES,
 ) -> dict[str, Tensor]:
-    """Runs some stages, in order, on given tensors: with none given and all covered, the whole
-    forward, every tensor kept.
+    """Runs stages in order on given tensors: with none given, the whole forward, all kept.
 
     Math: section 3. Where gates are hard resets G sums the finite ones only, and the gates of
     `inputs` say where the resets are.
@@ -219,8 +218,7 @@ def _to_the_end(G: Tensor, valid: Tensor) -> Tensor:
 
 
 def defined(name: str, tensor: Tensor, inputs: Inputs, chunk_size: int) -> Tensor:
-    """A stage tensor with everything outside its defined region 0: triangles, columns and rows past
-    the end of a sequence.
+    """A stage tensor, 0 outside its defined region: triangles, columns, rows past the end.
 
     Of R only what is strictly below the diagonal is left.
     """

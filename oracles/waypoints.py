@@ -1,6 +1,4 @@
-"""What a long run has reached at some lengths:
-its last outputs and its state there. Nothing between is kept.
-"""
+"""A long run at some lengths: last outputs and state there. Nothing between is kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Implementations under test: the base class, the decorator,
-the conventions, and how to find one.
-"""
+"""Implementations under test: base class, decorator, conventions, and how to find one."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ X = TypeVar("X")
 
 
 class AdapterError(ValueError):
-    """An adapter that cannot be found or was declared wrongly; the message names the option, what
-    came, and what to do.
-    """
+    """An adapter not found or declared wrongly; the message names option, value and remedy."""
 
 
 class WrongKernelError(RuntimeError):
@@ -51,8 +49,7 @@ class Output:
 
 
 class Adapter(abc.ABC):
-    """An implementation under test. Subclasses are final: they state the fields and implement the
-    abstract methods.
+    """An implementation under test. Final subclasses state fields and implement methods.
 
     Args:
         name: how people call it; part of every record.
@@ -108,21 +105,15 @@ class Adapter(abc.ABC):
         """The arithmetic it declares for problems in `dtype`."""
 
     def backward_contract(self, dtype: str) -> Contract:
-        """That of its backward, forward run included, where it computes otherwise there;
-        the same by default.
-        """
+        """That of its backward, forward run included, where that differs; the same by default."""
         return self.contract(dtype).of_gradients
 
     @abc.abstractmethod
     def forward(self, inputs: Any) -> Any:
-        """Runs the kernel on a canonical call, wherever its tensors lie;
-        what it returns lies there too.
-        """
+        """Runs the kernel on a canonical call; what it returns lies where the tensors lie."""
 
     def returned(self, inputs: Any) -> Mapping[str, Any]:
-        """What the kernel itself returned, in memory of its own where that can be had: before
-        anything converted it.
-        """
+        """What the kernel itself returned, before conversions, in own memory if possible."""
         return values_of(self.forward(inputs))
 
     @abc.abstractmethod
@@ -134,8 +125,7 @@ class Adapter(abc.ABC):
         return self.forward(inputs)
 
     def gradients(self, inputs: Any, cotangents: Any) -> Any:
-        """Runs the kernel there and back; what torch's autograd makes of `forward`, unless there is
-        a backward of its own.
+        """Runs the kernel both ways; by torch's autograd of `forward` unless it has a backward.
 
         Raises:
             ForwardOnlyError: there is no backward.
@@ -153,9 +143,7 @@ class Adapter(abc.ABC):
         return None
 
     def supports(self, problem: Any) -> str | None:
-        """Why its interface cannot take `problem`; None if it can.
-        A wrong result is no such reason.
-        """
+        """Why its interface cannot take `problem`, None if it can. Wrong results are no reason."""
         return self.domain.refuses(problem)
 
     def exposes(self, problem: Any) -> tuple[str, ...]:
@@ -172,9 +160,7 @@ class Adapter(abc.ABC):
         return self.conventions.received(inputs)
 
     def copied(self) -> tuple[str, ...]:
-        """The inputs of which the kernel gets a copy:
-        how a caller's tensor lies in memory does not reach it.
-        """
+        """The inputs that the kernel gets copies of: their memory layout does not reach it."""
         return self.conventions.converted()
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
@@ -256,9 +242,7 @@ class Adapter(abc.ABC):
         return
 
     def environment(self) -> dict[str, str]:
-        """Versions of everything that decides the result, the device,
-        and the mode ("native" or "interpreted").
-        """
+        """Versions of all that decides the result, the device, and the mode."""
         return {
             **versions("torch"),
             "python": platform.python_version(),
@@ -268,16 +252,12 @@ class Adapter(abc.ABC):
 
 
 def values_of(returned: Any) -> Mapping[str, Any]:
-    """Outputs, gradients or cotangents by name:
-    of the dataclass or the mapping that an operator has for them.
-    """
+    """Outputs, gradients or cotangents by name, of an operator's dataclass or mapping."""
     return returned if isinstance(returned, Mapping) else vars(returned)
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions by distribution name;
-    torch answers for itself, its version names the build.
-    """
+    """Installed versions by distribution name; torch's own, which names the build."""
     return {
         package: torch.__version__ if package == "torch" else metadata.version(package)
         for package in packages
@@ -285,8 +265,6 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def absent(modules: tuple[str, ...], install: str) -> str | None:
-    """A sentence naming the modules that are not installed and the command that brings them,
-    or None; imports nothing.
-    """
+    """The modules that are not installed and the remedy, or None; imports nothing."""
     lacking = [module for module in modules if util.find_spec(module) is None]
     return f"{', '.join(lacking)} not installed: {install}" if lacking else None

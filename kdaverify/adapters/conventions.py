@@ -214,16 +214,12 @@ class Conventions:
         return self.hand(name, getattr(inputs, name), inputs, views=views)
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """The inverse of `hand`; also for the output "o" (laid out as v)
-        and "final_state" (as initial_state).
-        """
+        """The inverse of `hand`; also for outputs: "o" as v, "final_state" as initial_state."""
         codec, tensor = self._values(name), self.in_canonical_axes(name, tensor, inputs)
         return _round(codec.back(tensor.double()), tensor.dtype) if codec.converts else tensor
 
     def in_canonical_axes(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """A tensor of the kernel, or the gradient of one, in the axes of `Inputs`;
-        its values are the kernel's.
-        """
+        """A tensor of the kernel, or its gradient, in the axes of `Inputs`; values unchanged."""
         return self._axes(name, inputs).back(tensor)
 
     def received(self, inputs: Inputs) -> Inputs:
@@ -346,9 +342,7 @@ def _ids_of_sequences(inputs: Inputs) -> Tensor:
 
 
 def _regrouped(x: Tensor, at: int, groups: tuple[int, int]) -> Tensor:
-    """The heads of an axis, numbered group by group,
-    numbered by their place in the groups instead.
-    """
+    """The heads of an axis, numbered by their place in the groups instead of group by group."""
     return x.unflatten(at, groups).transpose(at, at + 1).flatten(at, at + 1)
 
 

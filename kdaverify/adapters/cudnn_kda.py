@@ -31,8 +31,7 @@ INSTALL: Final = "pip install --no-deps nvidia-cudnn-frontend==1.32.0"
 
 
 class Cudnn(Adapter):
-    """kimi_delta_attention with the plan pinned by name: anything else the library would rather run
-    is refused by itself.
+    """kimi_delta_attention with the plan pinned by name: others are refused by the library.
 
     Chunks of 16, bf16 operands, fp32 state, value-first; offsets always. What it leaves in the rows
     past the last offset means nothing. The backward is a kernel of its own, in chunks of 64: Akk,

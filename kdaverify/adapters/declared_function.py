@@ -1,6 +1,4 @@
-"""What a function of another operator than KDA declares, in words that fit on a command line and
-into a manifest.
-"""
+"""What a function of another operator than KDA declares, for a command line or manifest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The (gated) delta product, several Householder steps a token, judged as the delta rule that it
-contains.
+"""The (gated) delta product, several Householder steps a token, judged as a delta rule.
 
 Math: a token of a delta product is n tokens of the delta rule, of which the first alone has a gate
 and the last alone a query. A step whose beta is 0 changes nothing. So calls of the product give

@@ -28,9 +28,7 @@ SHARE: Final = 0.5
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the accelerator that this process uses: there are, are free,
-    and are kept by this process's allocator.
-    """
+    """Bytes of the accelerator: all, free, and kept by this process's allocator."""
 
     total: int
     free: int
@@ -59,9 +57,7 @@ def release() -> None:
 
 
 def _used() -> Any:
-    """The torch module of the accelerator that this process has used; None where none reports its
-    memory, as on a Mac.
-    """
+    """The torch module of the accelerator in use; None where its memory is not reported."""
     device = torch.accelerator.current_accelerator()
     module: Any = None if device is None else torch.get_device_module(device)
     known = all(

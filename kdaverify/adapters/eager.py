@@ -25,9 +25,7 @@ from oracles.inputs import Inputs
 
 
 def arithmetic_of(contract: Contract) -> Arithmetic:
-    """Stored tensors in the contract's formats;
-    o is left to be rounded once, to the inputs' dtype, on return.
-    """
+    """Stored tensors in the contract's formats; o is rounded once, on return."""
 
     def store(name: str, tensor: Tensor) -> Tensor:
         return tensor if name == "o" else contract.stored(name, tensor, contract.operands)

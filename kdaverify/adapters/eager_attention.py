@@ -1,6 +1,4 @@
-"""Reference implementations of attention in a few lines of torch, in fp32 to the one rounding of
-the result.
-"""
+"""Reference implementations of attention in a few lines of torch, fp32 to the one rounding."""
 
 from __future__ import annotations
 

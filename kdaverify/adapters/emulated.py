@@ -1,6 +1,4 @@
-"""Designs that exist on paper, emulated:
-what they would compute if every core did as the design says.
-"""
+"""Designs that exist on paper, emulated as if every core did what the design says."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from oracles.inputs import Inputs
 
 
 class Emulated(Adapter):
-    """A design in torch: mailboxes in its formats,
-    sums and exponentials in fp32 (fp64 for fp64).
-    """
+    """A design in torch: mailboxes in its formats, sums and exponentials in fp32 (or fp64)."""
 
     dtypes = ("fp64", "fp32", "bf16", "fp16")
 

@@ -60,9 +60,7 @@ class EntryPoint:
         return self.function(*(arguments[name] for name in self.tokens), **keywords)
 
     def without_scale(self) -> EntryPoint:
-        """The same function, to be called without its keyword scale,
-        as it will be where K^-1/2 is meant.
-        """
+        """The same function without its keyword scale, to be called where K^-1/2 is meant."""
         return replace(self, scale_defaults_to_none=False, omits_scale=True)
 
     @property
@@ -71,9 +69,7 @@ class EntryPoint:
 
 
 def place_of(function: Function) -> str:
-    """The name of a function, with the file and the line where it is,
-    if it is written in Python.
-    """
+    """The name of a function, with its file and line if it is written in Python."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"

@@ -1,6 +1,4 @@
-"""The nearest problem that an adapter takes: inside its declared domain,
-and past whatever else its `supports` refuses.
-"""
+"""The nearest problem that an adapter takes: inside its domain, and past its `supports`."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ CHANGED_AT_MOST: Final = 2
 
 
 def fitted(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Problem:
-    """The problem moved into the adapter's domain; as it then is, where `supports` refuses every
-    milder one too.
+    """The problem moved into the adapter's domain; the last one where all are refused.
 
     A kernel whose author says in `supports` alone that it takes gates above -5 is tested on such
     gates, not skipped.

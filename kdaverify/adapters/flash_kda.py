@@ -28,8 +28,7 @@ OPTION: Final = f"--impl flash_kda:library=/path/to/{LIBRARY}.abi3.so (it lies i
 
 
 class FlashKda(Adapter):
-    """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside,
-    chunks of 16.
+    """fwd of the library: raw bounded gate, beta logits in bf16, q, k normalised inside, C = 16.
 
     What it leaves in the rows past the last offset means nothing. The state is taken and returned
     in fp32 tensors, value-first, but rounded to bf16 when read, and carried from chunk to chunk in
@@ -120,9 +119,7 @@ class FlashKda(Adapter):
         return replace(output, final_state=output.final_state.to(torch.bfloat16))
 
     def _handed(self, inputs: Inputs) -> dict[str, Any]:
-        """The arguments; an absent state goes in as zeros,
-        so that every call is made the same way.
-        """
+        """The arguments; an absent state goes in as zeros, so that all calls are made alike."""
         x = self.conventions.arguments(replace(inputs, initial_state=inputs.state.float()))
         x |= {"g": self._gate.raw(inputs)}
         if x["cu_seqlens"] is not None:

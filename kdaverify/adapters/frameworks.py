@@ -1,6 +1,4 @@
-"""The framework of a decorated function:
-how a function of its arrays becomes one of torch tensors.
-"""
+"""The framework of a decorated function: how it becomes a function of torch tensors."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ from oracles.tensors import FLOATING, SIGNATURE
 
 
 def fold_scale(inputs: Inputs) -> Inputs:
-    """The same call for a kernel that takes no scale: q comes multiplied, in fp32 at least, and
-    rounded to its dtype.
-    """
+    """The same call for a kernel without scale: q comes multiplied, rounded to its dtype."""
     q = (inputs.q.to(torch.promote_types(inputs.q.dtype, torch.float32)) * inputs.factor).to(
         inputs.q.dtype
     )
@@ -31,9 +29,7 @@ def fold_scale(inputs: Inputs) -> Inputs:
 
 
 def clear_padding(o: Tensor, inputs: Inputs) -> Tensor:
-    """o with zeros in the rows past the last offset of a pack,
-    for interfaces that give them no meaning.
-    """
+    """o with zeros past the last offset of a pack, for interfaces that leave it undefined."""
     # Nothing to clear: what differentiates o hands its cotangent over as it lies.
     if inputs.cu_seqlens is None or sum(inputs.lengths) == o.shape[1]:
         return o
@@ -119,9 +115,7 @@ class Handover:
         return taken
 
     def _unless_aliased(self, name: str, value: Any) -> Any:
-        """The output, or the caller's tensor where it lies
-        in the memory of the kernel's copy of that.
-        """
+        """The output, or the caller's tensor where the output aliases the kernel's copy of that."""
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
         taken = self.conventions.in_canonical_axes(name, value, self.inputs)
@@ -138,9 +132,7 @@ class Handover:
         return self.canonical(name, value)
 
     def _fits(self, name: str, value: Tensor) -> bool:
-        """Whether `value` can be brought to the canonical axes;
-        a wrong shape is for the judge to name.
-        """
+        """Whether `value` can be brought to the canonical axes; the judge names a wrong shape."""
         if name == "o" and self.conventions.layout == "thd":
             return value.ndim == 3 and value.shape[0] == self.inputs.B * self.inputs.T
         return value.ndim == 4

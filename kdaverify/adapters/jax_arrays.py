@@ -1,6 +1,4 @@
-"""Tensors between torch and JAX, copied both ways:
-dlpack would alias memory and turn float64 into float32 silently.
-"""
+"""Tensors between torch and JAX, copied: dlpack would alias memory and narrow float64."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Converted values in memory laid out as the caller's tensor is, so that a conversion hides no
-strides from a kernel.
-"""
+"""Converted values laid out as the caller's tensor, so that no strides are hidden."""
 
 from __future__ import annotations
 

@@ -32,9 +32,7 @@ CACHES: Final[Mapping[str, Any]] = {"reset": methodcaller("reset"), "reorder": _
 
 @functools.cache
 def module_in(make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
-    """The module in a format; its weights are numbers of bfloat16, so that every format has the
-    same.
-    """
+    """The module in a format; its weights are numbers of bfloat16, the same in every format."""
     if dtype is not torch.float32:
         return copy.deepcopy(module_in(make, torch.float32)).to(dtype)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

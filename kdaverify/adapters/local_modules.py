@@ -147,9 +147,7 @@ def _spec(dotted: str, places: Sequence[str] | None, beside: Sequence[str]) -> M
 
 
 def _folder(dotted: str, places: Sequence[str]) -> ModuleSpec | None:
-    """A folder without __init__.py below a package that is not loaded: an import would search the
-    loaded package for it.
-    """
+    """A folder without __init__.py below a package that is not loaded, yet imports search."""
     found = [
         str(path) for place in places if (path := Path(place, dotted.rpartition(".")[2])).is_dir()
     ]

@@ -117,9 +117,7 @@ def _array(tensor: Tensor) -> Any:
 
 
 class _Session:
-    """One configuration's session, opened at its first run,
-    which also observes the kernels its graph consists of.
-    """
+    """One configuration's session, opened at its first run, which observes its kernels."""
 
     def __init__(self, configuration: _Configuration) -> None:
         self._configuration = configuration
@@ -150,9 +148,7 @@ class _Session:
 
 
 def kernels(profile: list[dict[str, Any]], operator: str = OPERATOR) -> str:
-    """The kernels in a profile, in words; WrongKernelError unless the operator itself is among
-    them.
-    """
+    """The kernels in a profile; WrongKernelError unless the operator itself is among them."""
     ran = [
         event["args"]
         for event in profile

@@ -137,9 +137,7 @@ def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> 
 
 
 def _parameters(title: str, function: Function, operator: FunctionOperator) -> frozenset[str]:
-    """The parameters of the operator that a function takes:
-    the first by position, others by name.
-    """
+    """The operator's parameters that a function takes: first by position, others by name."""
     parameters = inspect.signature(function).parameters.values()
     by_position = [
         p

@@ -183,18 +183,14 @@ def _cut(o: Tensor, final_state: Tensor | None, inputs: Inputs) -> Output:
 
 @functools.lru_cache(maxsize=COMPILED)
 def _compiled(shape: _Shape) -> tuple[Callable[..., Any], str]:
-    """The compiled call (arrays, ids) -> (o, S_T) and the names
-    of the Pallas kernels found in what was compiled.
-    """
+    """The compiled call (arrays, ids) -> (o, S_T), and its Pallas kernels' names."""
     arrays, ids = _arguments(shape)
     return _traced(_function(shape), arrays, ids)
 
 
 @functools.lru_cache(maxsize=COMPILED)
 def _differentiated(shape: _Shape) -> tuple[Callable[..., Any], str]:
-    """Likewise its VJP (arrays, ids, cotangents) -> cotangents of the arrays;
-    it runs the forward again.
-    """
+    """Its VJP (arrays, ids, cotangents) -> cotangents of arrays; it runs the forward again."""
     import jax
 
     function, (arrays, ids) = _function(shape), _arguments(shape)

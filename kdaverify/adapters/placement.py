@@ -87,9 +87,7 @@ def shares_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def runs_elsewhere(adapter: Adapter, device: str) -> str | None:
-    """A sentence where `adapter` runs on another device than requested;
-    None where it runs there.
-    """
+    """A sentence where `adapter` runs on another device than requested; else None."""
     runs_on = adapter.environment()["device"]
     # By type, as torch says (cuda), or by name (NVIDIA H200).
     if any(name.lower().startswith(device.lower()) for name in (adapter.device, runs_on)):

@@ -1,6 +1,4 @@
-"""NaN in whatever torch allocates and does not write:
-what a kernel reads before it is written then shows.
-"""
+"""NaN in what torch allocates and does not write, so that reads of unwritten memory show."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ _poisoned: ContextVar[bool] = ContextVar("poisoned", default=False)
 
 
 def allocations_are_poisoned() -> bool:
-    """Whether calls made now are made with NaN in fresh memory;
-    a worker process has to be sent this.
-    """
+    """Whether calls made now get NaN in fresh memory; a worker process has to be sent this."""
     return _poisoned.get()
 
 

@@ -42,9 +42,7 @@ class RawGate:
         return self.activation.there(inputs.g.double()).to(self.dtype)
 
     def received(self, inputs: Inputs) -> Inputs:
-        """The call as the kernel effectively gets it: g in float64,
-        exactly what the rounded x stands for.
-        """
+        """The call as the kernel gets it: g in float64, exactly what the rounded x stands for."""
         return replace(inputs, g=self.activation.back(self.raw(inputs).double()))
 
     def refuses(self, problem: Problem) -> str | None:

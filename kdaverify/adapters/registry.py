@@ -27,9 +27,7 @@ _OPTIONS = re.compile(r"(?P<name>[\w-]+):(?P<options>\w+=.*)")
 
 
 class CannotImportError(AdapterError):
-    """An implementation is there, and imports what this machine lacks,
-    or has in another version.
-    """
+    """An implementation is there, but imports what this machine lacks, or another version."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,7 @@ def without_options(spec: str) -> str:
 
 
 def source_of(spec: str) -> Path | str | None:
-    """The file or the module that an implementation begins in; None for one that is known by name
-    alone.
+    """The file or the module that an implementation begins in; None for a bare name.
 
     Args:
         spec: what `find` has found one by.
@@ -138,9 +135,7 @@ def _options(text: str, spec: str) -> dict[str, str]:
 
 
 def shipped() -> tuple[Listing, ...]:
-    """Every implementation known by name, those that cannot run here with the reason;
-    no vendor framework is imported.
-    """
+    """Every known implementation by name, with the reason if it cannot run; imports none."""
     with foreign_warnings():
         return _shipped()
 

@@ -41,9 +41,7 @@ class StageArguments:
     formats: Callable[[str], Format]
 
     def __getitem__(self, name: str) -> Tensor | None:
-        """A tensor of the call or of an earlier stage;
-        None for an initial state or offsets that are absent.
-        """
+        """A tensor of the call or of an earlier stage; None for an absent state or offsets."""
         return self.tensors[name] if name in self.tensors else getattr(self.inputs, name)
 
     def beside(self, tensors: Named) -> StageArguments:
@@ -118,8 +116,7 @@ class StageCall:
 
 
 def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str, Tensor]:
-    """Runs stages on each other's outputs, in order, leaving out those that would only repeat what
-    is there.
+    """Runs stages on each other's outputs, in order, except those whose output is there.
 
     Args:
         arguments: those of the backward run only where do is among the tensors.
@@ -169,8 +166,7 @@ Run = Callable[..., dict[str, Tensor]]
 
 
 def torch_stages(contract: Contract, io: Format, run: Run | None = None) -> dict[str, StageCall]:
-    """The six stages of the forward in torch under a contract's roundings, each a function of its
-    own.
+    """The six forward stages in torch under a contract's roundings, a function each.
 
     Args:
         contract: of the chunk form.

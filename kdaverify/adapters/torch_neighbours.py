@@ -1,6 +1,4 @@
-"""The neighbours of the recurrence in functions of torch:
-a grouped conv1d with SiLU, and rms_norm times an activation.
-"""
+"""Neighbours of the recurrence in torch: a grouped conv1d with SiLU, a gated rms_norm."""
 
 from __future__ import annotations
 

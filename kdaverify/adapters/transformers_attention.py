@@ -1,6 +1,4 @@
-"""Hugging Face transformers: the eager attention of DeepSeek-V3's layer, which Kimi Linear's MLA
-layers share.
-"""
+"""Hugging Face transformers: eager attention of DeepSeek-V3's and Kimi Linear's MLA layers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Hugging Face transformers: the torch functions of Kimi Linear, and of Qwen3-Next, whose heads
-have one gate each.
-"""
+"""Hugging Face transformers: the torch functions of Kimi Linear and of Qwen3-Next."""
 
 from __future__ import annotations
 
@@ -54,8 +52,7 @@ QWEN: Final = ModelFunctions(
 
 
 class Transformers(Adapter):
-    """One of the two torch functions; inside, everything is fp32 and only o is rounded to the dtype
-    of the inputs.
+    """One of the two torch functions; fp32 inside, o alone is rounded to the inputs' dtype.
 
     Args:
         name: of the implementation.

@@ -1,6 +1,4 @@
-"""Hugging Face transformers: the short convolution of Kimi Linear and Qwen3-Next,
-and the gated RMSNorm of each.
-"""
+"""Hugging Face transformers: Kimi Linear's and Qwen3-Next's short convolution and norms."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def _short_conv(
     initial_state: Tensor | None,
     activation: str | None,
 ) -> tuple[Tensor, Tensor]:
-    """The whole sequence where there is no state, the update of a cache
-    where there is one, as the layer calls them.
-    """
+    """The whole sequence without a state, else the update of a cache, as the layer calls."""
     update, whole = (
         torch_function(KIMI, name) for name in ("causal_conv1d_update", "causal_conv1d_fn")
     )

@@ -1,3 +1,1 @@
-"""Tolerances: contracts, the ensemble of conforming kernels under each,
-and the tolerance their errors make.
-"""
+"""Tolerances: contracts, ensembles of conforming kernels, and what their errors allow."""

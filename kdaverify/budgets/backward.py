@@ -95,8 +95,7 @@ class GradientEmulation:
 def emulate_gradients(
     inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, *, single: bool = False
 ) -> GradientEmulation:
-    """Runs the reference ensemble and the stochastic-rounding samples on one problem, there and
-    back.
+    """Runs the ensemble and the stochastic-rounding samples on one problem, both ways.
 
     Args:
         inputs: what the kernel receives.
@@ -165,8 +164,7 @@ def _is_finite(run: Gradients[Tensor]) -> bool:
 
 
 def _residual(contract: Contract, io: Format) -> Emulator:
-    """The kernel that applies R after the state is subtracted, as plain torch kernels do: its dbeta
-    rounds elsewhere.
+    """The kernel that applies R after subtracting the state, as plain torch: dbeta differs.
 
     Without it such a kernel, right and in fp32, was rejected for single elements of dbeta at 1.3 to
     2 times their tolerance.
@@ -343,8 +341,7 @@ def _sampled(
     inputs: Inputs,
     cotangents: Cotangents,
 ) -> Gradients[Tensor]:
-    """The next samples; where the backward is declared apart, from samples of its forward's states,
-    which round the more.
+    """The next samples; with a backward declared apart, of its forward's states.
 
     A backward of fp64 has samples that are magnified: those of a forward in fewer bits would leave
     the range in which they add up.

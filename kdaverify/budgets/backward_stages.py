@@ -1,6 +1,4 @@
-"""The reference ensemble's backward stage by stage:
-what kernels do there otherwise than the oracle, and conform.
-"""
+"""The ensemble's backward stage by stage: how conforming kernels differ from the oracle."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ class BackwardWay:
 
 
 def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
-    """The conforming kernels of the contract, each way of rounding once, in chunks of the declared
-    size.
+    """The contract's conforming kernels, each way of rounding once, in chunks of its size.
 
     Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that
     cancel are left out, whether do is scaled before it meets qg, whether beta k and beta v are

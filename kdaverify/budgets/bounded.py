@@ -85,9 +85,7 @@ def _stays_finite(value: Tensor, error: RoundingError, fmt: Format) -> bool:
 def _tolerance(
     truth: Enclosure, error: RoundingError, fmt: Format, undefined: Tensor | None, groups: int
 ) -> Budget:
-    """Every statistic of the bound is a bound of that statistic;
-    rms in deviations, and bias, by the model.
-    """
+    """Bounds of every statistic of the error; rms in deviations, and bias, by the model."""
     model = ErrorModel(truth.high, error.variance.sqrt(), error.lean + truth.radius, fmt, groups)
     if undefined is not None:
         model = without(model, undefined)

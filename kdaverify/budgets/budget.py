@@ -1,6 +1,4 @@
-"""The error a kernel may have: the worst of the conforming kernels of its contract,
-statistic by statistic.
-"""
+"""The error a kernel may have: the worst of the contract's conforming kernels, by statistic."""
 
 from __future__ import annotations
 
@@ -185,8 +183,7 @@ def ensemble_errors(
 
 
 def _typical_rows(draws: list[ErrorStatistics]) -> Tensor:
-    """[rows] The error of a row whose samples may all be unusually small, as some are among many
-    rows.
+    """[rows] The error of a row whose samples may all be unusually small.
 
     Math: its mean times 1 + 3 c, where c is the root mean square of deviation / mean over the rows.
     """
@@ -212,9 +209,7 @@ def budget(
     floor: Tensor | float = 0.0,
     sharp: bool = True,
 ) -> Budget:
-    """The tolerance of one output from the ensemble's own outputs on the same problem:
-    `allow` of `ensemble_errors`.
-    """
+    """An output's tolerance from the ensemble's own outputs: `allow` of `ensemble_errors`."""
     errors = ensemble_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
     return allow(
         truth,
@@ -306,9 +301,7 @@ def _widest(
 def _floored(
     worst: ErrorStatistics, exact: Tensor, io: Format, least: Tensor, floor_rms: float
 ) -> ErrorStatistics:
-    """The worst of the ensemble, no smaller than what rounding the exact result once costs, or
-    underflow may take.
-    """
+    """The worst of the ensemble, at least one rounding of the exact result, or underflow."""
     size = rms(exact)
     found = max(worst.rms, floor_rms)
     rows = torch.maximum(worst.rows, row_rms(exact) * (found / size if size else 0.0))

@@ -1,5 +1,4 @@
-"""The a-priori ceiling: an error that no conforming kernel of a contract can make of an element,
-whatever its roundings do.
+"""The a-priori ceiling: an error of an element that no conforming kernel of a contract can make.
 
 The reference ensemble estimates what conforming kernels do; this bounds what they can do. It
 follows from the standard model of rounded arithmetic and from the oracle's own matrices, and needs
@@ -63,9 +62,7 @@ class Ceilings:
 
     @cached_property
     def declared(self) -> dict[str, Tensor]:
-        """Bounds of every element of o and S_T, by name,
-        for kernels in chunks of the declared size.
-        """
+        """Bounds of every element of o and S_T, by name, for chunks of the declared size."""
         return self._bounds(chunk_sizes(self.contract)[:1], Roundings(self.contract, self.io))
 
     @cached_property
@@ -78,9 +75,7 @@ class Ceilings:
         }
 
     def sources(self, output: str, at: int) -> dict[str, float]:
-        """What every source of errors alone allows of one element,
-        in chunks of the declared size.
-        """
+        """What every error source alone allows of an element, in chunks of the declared size."""
         sizes = chunk_sizes(self.contract)[:1]
         return {
             x: float(
@@ -127,8 +122,7 @@ class Ceiling:
     output: str
 
     def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
-        """The element whose error is the largest fraction of its ceiling. One rounding of the exact
-        value always passes.
+        """The element with the largest fraction of its ceiling. One rounding always passes.
 
         Larger chunks come first: only where an element is above their ceiling do the smaller ones
         matter.
@@ -144,8 +138,7 @@ class Ceiling:
         return found if found.ratio <= 1 else worst_element(excess, self.of.every[self.output])
 
     def explain(self, at: int, error: float) -> str:
-        """The bound of an element and, where its error exceeds that by little, which source most of
-        it comes from.
+        """An element's bound and, where the error is a little above, its largest source.
 
         Args:
             at: place in the flattened output.
@@ -163,9 +156,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Element:
-    """One element of an output: its place in the flattened tensor,
-    its error, its ceiling, and their ratio.
-    """
+    """One element of an output: its flat place, its error, its ceiling, and their ratio."""
 
     at: int
     error: float

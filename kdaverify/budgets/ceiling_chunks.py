@@ -1,5 +1,4 @@
-"""How far any conforming kernel of the chunk form can be from the exact outputs, followed stage by
-stage.
+"""Error bound of conforming kernels of the chunk form, followed stage by stage.
 
 Every exact tensor x comes with a bound d_x of |computed - exact|, elementwise, and `x_most` = |x| +
 d_x. Products obey
@@ -93,9 +92,7 @@ class ChunkErrors:
             stage()
 
     def gates(self) -> None:
-        """Relative errors of exp(G_i) and of D_ij: sums of up to i + 1 gates err by as many
-        roundings of at most |G_i|.
-        """
+        """Relative errors of exp(G_i), D_ij: sums of up to i + 1 gates, |G_i| at most."""
         r = self.r
         row = torch.arange(1, self.C + 1, dtype=torch.float64, device=self.S.device)[:, None]
         size = self.c.G.abs()
@@ -290,9 +287,7 @@ class ChunkErrors:
         )
 
     def _growth(self) -> Tensor:
-        """2-norm of the chunk's transition at most:
-        max(1, |1 - beta |k|^2|) max alpha, token by token.
-        """
+        """2-norm bound of the chunk's transition: max(1, |1 - beta |k|^2|) max alpha a token."""
         reflection = (1 - self.c.tokens.beta * self.k.square().sum(-1)).abs().clamp(min=1.0)
         return (reflection * self.c.tokens.g.exp().amax(-1)).prod(-1)
 
@@ -343,8 +338,7 @@ class ChunkErrors:
         return (1 + relative) * (prediction + difference) + relative * unsolved
 
     def _outward(self) -> Tensor | float:
-        """k exp(-G), where decays are products of factors: what underflow takes of exp(G), this
-        brings back.
+        """k exp(-G), where decays are products of factors: it brings exp(G)'s underflow back.
 
         Where a factor overflows, a kernel that stays finite takes differences.
         """

@@ -1,6 +1,4 @@
-"""What a single rounding of a conforming kernel may cost at worst, by the contract: the units that
-ceilings are made of.
-"""
+"""What one rounding of a conforming kernel may cost: the units that ceilings are made of."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ class Roundings:
 
     @property
     def queries(self) -> float:
-        """u of q times the scale where that is stored,
-        of a rounded scale and its product too, 0 where neither is.
-        """
+        """u of q times the scale if stored, plus a rounded scale's product; 0 if neither."""
         if self.contract.scale == "rounded":
             return self._unit(self.contract.operands) + 2 * self._storing(
                 self.contract.storage("qg", self.io)
@@ -147,9 +143,7 @@ class Roundings:
 
     @property
     def written(self) -> float:
-        """The relative error of beta where the kernel makes it from a logit,
-        0 where it does not.
-        """
+        """The relative error of beta where the kernel makes it from a logit, else 0."""
         return self.counts("wy") * SIGMOID * self.unit if self.contract.beta == "logit" else 0.0
 
     @property
@@ -158,9 +152,7 @@ class Roundings:
         return self.contract.accumulate.min_normal
 
     def _operand(self, *, scores: bool) -> float:
-        """The rounding of an operand on its way into a product;
-        those of scores and solve are stored nowhere before.
-        """
+        """The rounding of a product's operand; those of scores and solve are not stored."""
         fmt = (self.contract.solve or self.contract.operands) if scores else self.contract.operands
         if fmt.name == "tf32" or self.contract.operand_rounding == "truncate":
             return 2 * fmt.unit  # units may drop the bits

@@ -170,9 +170,7 @@ class Contract:
 
     @property
     def of_gradients(self) -> Contract:
-        """What gradients are judged by: its backward, beside this forward; where no backward is
-        declared apart, itself.
-        """
+        """What gradients are judged by: the declared backward beside this forward, or itself."""
         if self.backward is None:
             return self
         handed: dict[str, Any] = {"gate": self.gate, "beta": self.beta, "qk": self.qk}
@@ -211,9 +209,7 @@ class Contract:
         return any(name in DIFFERENCE for name, _ in self.tensors)
 
     def unfactored(self) -> Contract:
-        """The same with exponentials of differences:
-        what is left to a kernel where factors overflow.
-        """
+        """The same with exponentials of differences: what is possible where factors overflow."""
         tensors = tuple((name, fmt) for name, fmt in self.tensors if name not in DIFFERENCE)
         return replace(self, factors=None, tensors=tensors)
 
@@ -238,16 +234,12 @@ class Contract:
 
     @property
     def wide(self) -> Format:
-        """Format of gates, and of what is returned beside the tensors
-        in the format of the inputs.
-        """
+        """Format of gates, and of what is returned beside tensors in the inputs' format."""
         return default_accumulator(self.operands)
 
     @property
     def work(self) -> torch.dtype:
-        """The torch type in which the emulation runs:
-        sums in fewer bits are rounded there as they grow.
-        """
+        """The torch type of the emulation; sums in fewer bits are rounded in it as they grow."""
         return torch.float64 if self.accumulate.name == "fp64" else torch.float32
 
     @property

@@ -25,8 +25,7 @@ INPUTS: Final = "inputs"
 
 
 class ContractFile(BaseModel):
-    """A contract as a file says it: the fields of `Contract`, formats by name, or "inputs" for that
-    of q, k, v and o.
+    """A contract in a file: the fields of `Contract`, formats by name, or "inputs" for theirs.
 
     Args:
         about, source: what implements it, and where each fact comes from; they are shown, and mean

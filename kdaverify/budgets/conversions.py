@@ -182,8 +182,7 @@ def canonical_gradient(
 
 
 def undefined_gradients(inputs: Inputs, contract: Contract) -> dict[str, Tensor]:
-    """Elements, by gradient, that have no exact value here: dg of a decay that is 0, or that a unit
-    may flush to 0.
+    """Elements without exact gradients: dg of a decay that is 0, or may be flushed to 0.
 
     dL/d decay is finite there, but it is no multiple of dL/d log decay, which is 0. Such elements
     have to be finite, no more.

@@ -60,8 +60,7 @@ def declared_contracts(
     backward: Declared | Mapping[str, Declared] | None = None,
     beside: Path | None = None,
 ) -> dict[str, Contract]:
-    """One contract for each format of the inputs; undeclared, the strictest: the recurrence in
-    fp32, in fp64 for fp64.
+    """One contract for each input format; by default the strictest, the recurrence in fp32.
 
     Args:
         backward: that of the backward, where it has its own.

@@ -32,8 +32,7 @@ FURTHEST = 16.0
 
 
 def first_step(contract: Contract, io: Format, longest: int) -> float:
-    """A step, relative to the size of what is moved, at which rounding noise and curvature may
-    balance.
+    """A step, relative to what is moved, at which rounding noise and curvature may balance.
 
     Math: every token's factor moves by a random h, so over L tokens an output moves by about s = h
     sqrt(L) of its size. The noise of both outputs is about u of their size, u the unit roundoff, so
@@ -64,9 +63,7 @@ def loss(outputs: Outputs, weights: Outputs) -> float:
 
 
 def along(gradients: dict[str, Tensor], pair: Pair, contract: Contract) -> float:
-    """The derivative of the loss along a pair of calls as the kernel receives them, by `gradients`
-    with respect to that.
-    """
+    """The loss's derivative along a pair of received calls, by `gradients` of those."""
     return sum(
         float((gradients[name].double() * moved(pair, source, contract)).sum())
         for name, source in _present(pair).items()
@@ -74,9 +71,7 @@ def along(gradients: dict[str, Tensor], pair: Pair, contract: Contract) -> float
 
 
 def moved(pair: Pair, source: str, contract: Contract) -> Tensor:
-    """up - down of one input as the kernel receives it, float64;
-    0 where it stays at an infinite value.
-    """
+    """up - down of one input as received, float64; 0 where it stays at an infinite value."""
     up, down = (as_handed(contract, source, getattr(end, source)) for end in (pair.up, pair.down))
     return (up - down).nan_to_num(nan=0.0)
 

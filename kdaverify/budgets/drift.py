@@ -1,6 +1,4 @@
-"""How the error of conforming kernels grows with the length of a run:
-what a kernel's own growth is held against.
-"""
+"""How conforming kernels' error grows with length, which a kernel's growth is held to."""
 
 from __future__ import annotations
 
@@ -76,8 +74,7 @@ def conforming_curves(
     cuts: Sequence[int] = (),
     outputs: Sequence[str] = OUTPUTS,
 ) -> list[Curves]:
-    """Error curves of reference kernels that differ in what acts on the carried state, one with
-    stochastic rounding.
+    """Error curves of reference kernels that differ in the carried state, one stochastic.
 
     Args:
         inputs: what the kernel receives, dense sequences.
@@ -131,8 +128,7 @@ def _walked(
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:
-    """Of the ensemble: the baseline, the kernel of the smallest chunks, and one whose exponential
-    errs to one side.
+    """Of the ensemble: the baseline, the smallest chunks, and a one-sided exponential.
 
     The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where
     the reference ensemble has no such exponential, because a single chunk does not show it, the

@@ -39,8 +39,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Emulator:
-    """One conforming kernel: a contract's roundings with the freedoms it leaves open decided one
-    way.
+    """One conforming kernel: a contract with the freedoms it leaves open decided one way.
 
     `lean`: units by which its 1 / sqrt is too large, where it normalises q and k itself.
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the

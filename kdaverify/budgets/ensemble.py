@@ -1,6 +1,4 @@
-"""The reference ensemble of a contract:
-the conforming kernels whose worst error is the tolerance.
-"""
+"""The reference ensemble: the conforming kernels whose worst error is the tolerance."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ MERGING = replace(STAGES, solve=merge_blocks)
 
 
 class ContractOverflow(Exception):
-    """No conforming kernel of the contract keeps this problem finite:
-    nothing can be concluded from it.
-    """
+    """No conforming kernel of the contract keeps this problem finite: it is inconclusive."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +109,7 @@ def emulate(
 
 
 def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
-    """Emulated conforming kernels of `contract` for a problem whose inputs and output are stored in
-    `io`.
+    """Emulated conforming kernels of `contract` for a problem stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY
     or residual), way of the triangular solve, where the scale enters, whether matrix units round or
@@ -139,9 +134,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
 
 
 def _leaning(plain: Emulator) -> Iterator[Emulator]:
-    """Kernels whose rows are all too long, or too short, by what an approximate unit of 1 / sqrt
-    errs.
-    """
+    """Kernels whose rows are all too long, or too short, by an approximate 1 / sqrt."""
     for name, lean in (("long", APPROXIMATE), ("short", -APPROXIMATE)):
         yield replace(plain, name=f"normalised rows {name} by a bit", lean=lean)
 
@@ -282,9 +275,7 @@ def scores_kept(plain: Emulator) -> tuple[Emulator, ...]:
 
 
 def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
-    """The unit whose fp32 sums are cut off, many terms at once:
-    none where sums are declared to be made otherwise.
-    """
+    """The unit with truncated fp32 sums, many terms at once; none where declared otherwise."""
     contract = plain.contract
     if contract.order != "free" or contract.accumulate.name != "fp32":
         return ()
@@ -303,8 +294,7 @@ def _factored(plain: Emulator) -> tuple[Emulator, ...]:
 
 
 def _difference_first(plain: Emulator, unit: Dot) -> tuple[Emulator, ...]:
-    """The kernels that subtract before beta multiplies, and merge their inverse on matrix units;
-    where that is declared.
+    """The kernels that subtract before beta multiplies and merge inverses, if declared.
 
     Where gates are alike in all channels, so are the roundings of their factors: with the state in
     more bits than declared, which is no fault, o then leans by another amount than with the
@@ -364,9 +354,7 @@ def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
-    """The ensemble where scores and solve have a format of their own; order, exponential, flushing
-    and solve are free.
-    """
+    """The ensemble where scores and solve have own formats; the rest stays free."""
     contract = plain.contract
     ways = [
         replace(

@@ -1,5 +1,4 @@
-"""The size of every element's error in conforming kernels, where roundings are counted instead of
-emulated.
+"""The size of each element's error in conforming kernels, by counted roundings.
 
 A worst-case bound says what no conforming kernel can do. Most of a kernel's roundings are not
 worst: over many elements their errors have the variance of independent uniform roundings (Higham
@@ -68,9 +67,7 @@ class ErrorModel:
         return float(excess.square().mean().sqrt())
 
     def bias(self, error: Tensor) -> float:
-        """By which fraction of itself the output is too large,
-        every element weighted with its precision.
-        """
+        """By which fraction of itself the output is too large, weighted with its precision."""
         share, _ = self._weighted
         known = self._known
         size = float(share.square().sum())
@@ -85,9 +82,7 @@ class ErrorModel:
 
     @property
     def most_normalised(self) -> float:
-        """What of it a conforming kernel has:
-        1, and what chance adds over so many independent elements.
-        """
+        """What of it a conforming kernel has: 1, and chance over so many independent elements."""
         n = self.independent
         return 1 + MODEL_DEVIATIONS / math.sqrt(2 * n) if n >= FEWEST_INDEPENDENT else math.inf
 
@@ -111,9 +106,7 @@ class ElementBound:
     bound: Tensor
 
     def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
-        """As of `ErrorBound`: what the oracle's radius may explain does not count,
-        and one rounding always passes.
-        """
+        """As of `ErrorBound`: the oracle's radius does not count; one rounding passes."""
         excess = (error.abs() - truth.radius).clamp(min=0.0)
         return worst_element(
             excess.masked_fill(excess <= fmt.unit * truth.high.abs(), 0.0), self.bound

@@ -1,5 +1,4 @@
-"""Kernels of short chunks that store decays as two factors, exp(G_i) and exp(-G_j), instead of
-exponentials of differences.
+"""Kernels of short chunks that store decays as two factors, exp(G_i) and exp(-G_j).
 
 A hard reset has no second factor, and sums past 88 nats overflow it: chunks with a reset take the
 stages that form differences.

@@ -33,9 +33,7 @@ class Format:
         return 2.0**-self.precision
 
     def round(self, tensor: Tensor) -> Tensor:
-        """`tensor` rounded to nearest into this format, returned in its own dtype;
-        wider formats change nothing.
-        """
+        """`tensor` rounded to nearest into this format, in its own dtype; wider ones are no-ops."""
         if self.name == "tf32":
             return _round_tf32(tensor)
         if self.tiled:
@@ -89,9 +87,7 @@ def truncate_fp32(tensor: Tensor, *, bits: int) -> Tensor:
 
 
 def truncate_tf32(tensor: Tensor) -> Tensor:
-    """`tensor` as a matrix unit reads fp32 operands that nobody converted:
-    it drops the 13 low bits.
-    """
+    """`tensor` as a matrix unit reads unconverted fp32 operands: without the 13 low bits."""
     return truncate_fp32(tensor, bits=_TF32_DROPS)
 
 
@@ -131,9 +127,7 @@ returns eight bits."""
 
 
 def format_of(dtype: torch.dtype) -> Format:
-    """The format a torch dtype stores;
-    TypeError for anything but the four floating types we judge.
-    """
+    """The format a torch dtype stores; TypeError for any but the four floating types."""
     for candidate in FORMATS.values():
         if candidate.dtype is dtype and candidate.name != "tf32":
             return candidate

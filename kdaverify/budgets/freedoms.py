@@ -48,9 +48,7 @@ def _approximate(contract: Contract) -> Exp:
 
 
 def in_base_2(member: Emulator) -> Emulator:
-    """The same kernel with a base-2 exponential unit,
-    and gates stored for it, where that is open.
-    """
+    """The same kernel with a base-2 exponential unit and gates for it, where that is open."""
     if not _is_open(member):
         return member
     stages = replace(member.stages, cumsum=summed_in_base_2(member.stages.cumsum))

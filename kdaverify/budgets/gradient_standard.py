@@ -41,8 +41,7 @@ def gradient_standard(
     io: Format,
     emulation: GradientEmulation | Callable[[], GradientEmulation],
 ) -> Reference:
-    """Truth sharp enough to judge the gradients of a problem by, and the tolerances it gives; see
-    `standard`.
+    """Truth sharp enough for a problem's gradients, and their tolerances; see `standard`.
 
     Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences.
     Gradients of gates are sums over
@@ -63,9 +62,7 @@ def gradient_standard(
 
 @dataclass(frozen=True)
 class _GradientTolerances:
-    """What tolerances of gradients are made from, whatever the exact values turn out to be; see
-    `gradient_standard`.
-    """
+    """What gradients' tolerances are made from, before exact values; see `gradient_standard`."""
 
     inputs: Inputs
     cotangents: Cotangents
@@ -157,9 +154,7 @@ class _GradientTolerances:
 
 
 def _refuse_hours(inputs: Inputs, extra: int) -> None:
-    """Raises UncertifiedError for gradients
-    that ball arithmetic would take more than LONGEST for.
-    """
+    """Raises UncertifiedError for gradients that balls would take longer than LONGEST for."""
     bits = adjoint_bits(inputs, extra)
     needed = adjoint_seconds(
         tokens=inputs.B * inputs.T, HV=inputs.HV, K=inputs.K, V=inputs.V, bits=bits

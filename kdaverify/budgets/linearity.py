@@ -1,6 +1,4 @@
-"""What roundings may make of linearity: of a backward in its cotangents,
-of the outputs in values and initial state.
-"""
+"""What roundings may make of linearity: in cotangents, in values and initial state."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ METHOD: Final = "linear in exact arithmetic"
 
 
 def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:
-    """What gradients of cotangents that add up to 0 with these factors add up to,
-    by name, in float64.
-    """
+    """What gradients of cotangents with these factors add up to, by name, in float64."""
     return {
         name: (
             torch.stack([f * x[name].double() for f, x in zip(factors, found, strict=True)]).sum(0)
@@ -104,8 +100,7 @@ def linearity_standard(
 def output_linearity_standard(
     calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format
 ) -> Reference:
-    """The same for outputs: 0, what the ensemble's own defects are, and what rounding each output
-    on its return costs.
+    """The same for outputs: 0, the ensemble's own defects, and the cost of final roundings.
 
     Args:
         calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with
@@ -144,9 +139,7 @@ def output_linearity_standard(
 def _missed(
     joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format
 ) -> Gradients[Tensor]:
-    """The error that an element of each gradient may have however small the errors
-    of the reference ensemble are.
-    """
+    """The error that each gradient's element may have, however small the ensemble's are."""
     missed = {name: contract.returned(name, io).unit * x.abs() for name, x in exact.named().items()}
     ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)
     cancelling = {"dg": ahead, "d_initial_state": terms.d_initial_state}

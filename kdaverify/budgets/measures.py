@@ -73,8 +73,7 @@ class Ruler:
     alike: bool = False
 
     def allowed(self, at: Probed, rounded: list[Tensor], drawn: list[Tensor]) -> Tensor:
-        """The tolerance: 2.5 (1 + 3 deviation / mean of the samples) times the ensemble's worst, at
-        least one rounding.
+        """The tolerance: 2.5 (1 + 3 deviation / mean) times the ensemble's worst, or a rounding.
 
         Args:
             rounded, drawn: the output of every reference kernel and every stochastic-rounding

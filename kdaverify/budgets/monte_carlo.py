@@ -1,5 +1,4 @@
-"""Stochastic rounding: what the same contract does to the same problem when every rounding falls
-otherwise.
+"""Stochastic rounding: the same contract on the same problem with other roundings.
 
 A handful of deterministic kernels is a poor estimate where an output hangs on a few roundings (one
 wide key, one deep channel): they may all have unusually small errors. Replacing each rounding to
@@ -229,8 +228,7 @@ class MonteCarloArithmetic:
         return torch.float64, replace(self._wide(rounding), total=total)
 
     def computed(self, inputs: Inputs, rounding: StochasticRounding) -> Inputs:
-        """The call after its conversions, and q times the scale where that is stored, all with
-        stochastic rounding.
+        """The call after conversions, and q times the scale if stored, stochastically rounded.
 
         A rounded scale stays exact here: a constant that no sample moves, it leans one way, and
         every kernel that rounds to nearest has it.
@@ -288,9 +286,7 @@ class MonteCarloArithmetic:
         )
 
     def _matrix_stages(self, rounding: StochasticRounding) -> Stages:
-        """The scores' operands are made for one product and stored nowhere:
-        matrix units round them all the same.
-        """
+        """The scores' operands are stored nowhere, but rounded by matrix units all the same."""
         solve = self.contract.solve
         if self.contract.difference_first:
             return replace(
@@ -392,9 +388,7 @@ def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
 
 
 def _hangs_on_few(draws: list[Tensor]) -> bool:
-    """Whether an output is to be sampled again:
-    by how much its samples' distances from their mean differ.
-    """
+    """Whether an output is to be sampled again: how much its samples' distances differ."""
     if FEW_ELEMENTS < draws[0].numel() < MANY_ELEMENTS:
         return False
     middle = torch.stack(draws).mean(0)

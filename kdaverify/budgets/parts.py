@@ -16,9 +16,7 @@ Outputs = tuple[Tensor, Tensor]
 def run_in_parts(
     kernel: Callable[[Inputs], Outputs], inputs: Inputs, cuts: tuple[int, ...]
 ) -> Outputs:
-    """o and S_T of `kernel` run on [0, cuts[0]), [cuts[0], cuts[1]), ... of dense sequences; in one
-    run without cuts.
-    """
+    """o and S_T of `kernel` on [0, cuts[0]), [cuts[0], cuts[1]), ... of dense sequences."""
     if not cuts:
         return kernel(inputs)
     pieces, state = list[Tensor](), inputs.initial_state

@@ -57,9 +57,7 @@ def run_form(
 def run_backward(
     contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way
 ) -> Gradients[Tensor]:
-    """Gradients by the contract's form: the adjoint of the recurrence,
-    or the backward stages of the chunk form.
-    """
+    """Gradients by the contract's form: the recurrence's adjoint, or the chunk backward."""
     if contract.form == "recurrent":
         return adjoint(inputs, cotangents, dtype=way.dtype, arithmetic=way.arithmetic)
     return chunk_backward(

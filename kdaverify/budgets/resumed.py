@@ -34,8 +34,7 @@ class Half(NamedTuple):
 def resumed_backward(
     there: Half, back: Half, inputs: Inputs, cotangents: Cotangents
 ) -> Gradients[Tensor] | None:
-    """Gradients by the backward of `back`, block by block, each from the state that the forward of
-    `there` had before it.
+    """Gradients by `back`, block by block, each from the state that `there` had before it.
 
     Returns:
         None where a state, or its gradient, overflows between two blocks.
@@ -57,9 +56,7 @@ def block(forward: Contract, backward: Contract) -> int:
 
 
 def _states(there: Half, inputs: Inputs, size: int) -> list[Tensor]:
-    """The state [n, HV, K, V] before every block, of the sequences that reach it, as it is stored
-    for the backward.
-    """
+    """The state [n, HV, K, V] before every block, as it is stored for the backward."""
     contract, way = there
     before: list[Tensor] = []
 
@@ -109,9 +106,7 @@ def _walked_back(
 
 
 def _call(tokens: Tokens, S: Tensor, scale: float) -> Inputs:
-    """A block of tokens as a call: a batch of dense sequences, every value head with keys of its
-    own.
-    """
+    """A block of tokens as a batch of dense sequences, every value head with own keys."""
     q, k, v, g, beta = (
         x.transpose(1, 2) for x in (tokens.q, tokens.k, tokens.v, tokens.g, tokens.beta)
     )

@@ -1,6 +1,4 @@
-"""How far the rms of an error may lie above that of the conforming kernels,
-where it averages over many roundings.
-"""
+"""How far an error's rms may lie above conforming kernels', averaged over roundings."""
 
 from __future__ import annotations
 
@@ -42,7 +40,5 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
 
 
 def were_favourable(rounded: Sequence[float], drawn: Sequence[float]) -> bool:
-    """Whether the kernels that round to nearest were, all of them,
-    so that no other need be as good.
-    """
+    """Whether all kernels that round to nearest were, so that no other need be as good."""
     return fmean(drawn) > FAVOURABLE * max(rounded)

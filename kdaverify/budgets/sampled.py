@@ -1,5 +1,4 @@
-"""Tolerances of an operator that is one pipeline: the pipeline is run under every arithmetic that
-its contract admits.
+"""Tolerances of an operator that is a pipeline, run under every admitted arithmetic.
 
 An operator writes its algebra once, for an `Arithmetic`: every tensor that a kernel stores goes
 through `store`, every product of matrices through `dot`. The tolerance is then measured, not
@@ -36,8 +35,7 @@ Run = Callable[[Arithmetic], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class StorageContract:
-    """The arithmetic that a kernel declares, for operators whose freedoms are formats and the order
-    of sums.
+    """The declared arithmetic of operators whose freedoms are formats and orders of sums.
 
     Args:
         name: as records have it.
@@ -86,9 +84,7 @@ class ExactValues:
 
 
 def reference_kernels(contract: StorageContract) -> dict[str, Arithmetic]:
-    """Kernels that round to nearest, one for each way to sum that leaves every contract open;
-    the plainest first.
-    """
+    """Round-to-nearest kernels, one for each way to sum; the plainest first."""
 
     def summed(dot: Callable[[Tensor, Tensor], Tensor]) -> Arithmetic:
         def rounded(a: Tensor, b: Tensor) -> Tensor:

@@ -1,5 +1,4 @@
-"""The chunk form of kernels whose channels share a gate: one exponential a pair of tokens, and
-decays after the products.
+"""The chunk form with shared gates: one exponential a pair, decays after the products.
 
 No operand of a product with the state is decayed: there is no qg and no kg. What is decayed is the
 product itself, in the accumulator's format, or v_new on its way into the state. Scores are made
@@ -230,8 +229,7 @@ def of_one_gate(stages: Stages) -> Stages:
 
 
 def members_of_one_gate(members: Sequence[Emulator]) -> Iterator[Emulator]:
-    """The reference kernels, each with the stages that its channels' one gate leaves: what they
-    sum, flush and solve stays.
+    """The reference kernels, with the stages that one gate leaves: the rest stays.
 
     One more applies R after the state is subtracted, as torch ports do.
     """

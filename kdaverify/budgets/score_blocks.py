@@ -99,9 +99,7 @@ def _first(G: Tensor) -> Tensor:
 
 
 def _factors_at(anchor: Anchor) -> Within:
-    """The factors of D of math.md 3.2 for a block of rows against itself,
-    where neither overflows.
-    """
+    """The factors of D of math.md 3.2 for a block of rows against itself, if none overflows."""
 
     def factors(c: Chunk, rows: slice) -> tuple[Tensor, Tensor] | None:
         exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
@@ -124,9 +122,7 @@ AT_FIRST = _anchored_at(_first)
 
 
 def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
-    """The ways of math.md 3.2 that a contract with a solve apart,
-    or with anchored diagonal blocks, leaves open.
-    """
+    """The ways of math.md 3.2 that separate solves or anchored diagonal blocks leave open."""
     if not contract.anchored:
         return (VECTOR,)
     found = tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)

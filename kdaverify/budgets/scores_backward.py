@@ -1,6 +1,4 @@
-"""The backward of the scores, and of the solve,
-as kernels take it whose scores come from matrix units by blocks.
-"""
+"""The backward of scores and solve, for kernels with scores from matrix units by blocks."""
 
 from __future__ import annotations
 

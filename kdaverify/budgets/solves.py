@@ -1,5 +1,4 @@
-"""Ways to invert I + A, A strictly lower triangular: equal in exact arithmetic, and far apart in
-sixteen bits.
+"""Ways to invert I + A, A strictly lower: equal exactly, far apart in sixteen bits.
 
 Math: 4. Substitution keeps intermediates as small as the result. Powers of A grow like |A|^k before
 they cancel: on coherent keys the doubling ways lose everything in formats that hold few digits.
@@ -50,8 +49,7 @@ def by_library(A: Tensor) -> Tensor:
 
 
 def by_blocks(A: Tensor, dot: Dot, *, size: int, own: Inverse = by_library) -> Tensor:
-    """By blocks: each diagonal one by `own`, the blocks left of it by products, R_ij = -R_ii sum_m
-    A_im R_mj.
+    """By blocks: diagonal ones by `own`, those left of it by R_ij = -R_ii sum_m A_im R_mj.
 
     A neighbour is taken as -(R_ii A_ij) R_jj: with coherent keys the order of the two products
     decides where the rounding goes.
@@ -85,9 +83,7 @@ def by_neumann(A: Tensor, dot: Dot) -> Tensor:
 
 
 def by_newton(A: Tensor, dot: Dot) -> Tensor:
-    """By Newton's iteration from I - A: R <- R (2 I - (I + A) R),
-    exact after as many steps as doublings.
-    """
+    """Newton's R <- R (2 I - (I + A) R) from I - A, exact after as many steps as doublings."""
     guess, whole = identity(A) - A, identity(A) + A
     for _ in range(_doublings(A)):
         guess = dot(guess, 2 * identity(A) - dot(whole, guess))

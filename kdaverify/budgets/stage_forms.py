@@ -1,6 +1,4 @@
-"""The stages that kernels of the chunk form expose: those of a gate a channel, and of one gate a
-head.
-"""
+"""The stages that chunk kernels expose: of a gate a channel, and of one gate a head."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Truth and tolerance of one stage on given inputs: the reference ensemble of the contract,
-restricted to that stage.
-"""
+"""Truth and tolerance of one stage on given inputs: the ensemble, restricted to it."""
 
 from __future__ import annotations
 
@@ -101,9 +99,7 @@ class StageQuestion:
         return form_of(self.contract)
 
     def run(self, **how: object) -> dict[str, Tensor]:
-        """Everything that the stages write, float64, 0 where it is not defined;
-        `how` is passed on to the oracle.
-        """
+        """All that the stages write, float64, 0 where undefined; `how` goes to the oracle."""
         size = self.contract.chunk_size
         written = self.form.run(self.inputs, self.given, self.covers, chunk_size=size, **how)
         return {
@@ -181,9 +177,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
 
 
 def _of_a_sum(made: Budget, unit: float) -> Budget:
-    """The floor of sums for relative errors too: where the ensemble is exact,
-    half of them may still underflow once.
-    """
+    """The floor of sums for relative errors: exact ensembles may still underflow once."""
     found = made.allowed
     return replace(
         made,
@@ -194,8 +188,7 @@ def _of_a_sum(made: Budget, unit: float) -> Budget:
 
 
 def stage_ensemble(question: StageQuestion) -> tuple[Emulator, ...]:
-    """The conforming kernels of the contract whose stages mean what math.md 3 says, in chunks of
-    the declared size.
+    """Conforming kernels whose stages mean what math.md 3 says, in chunks of their size.
 
     Alone, the solve shows the format of its products, which the scores hide end to end: where it is
     covered, every substitution belongs to the reference ensemble, with the products that the

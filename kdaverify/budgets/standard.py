@@ -106,9 +106,7 @@ def standard(
 
 @dataclass(frozen=True)
 class _OutputTolerances:
-    """What tolerances of outputs are made from, whatever the exact values turn out to be; see
-    `standard`.
-    """
+    """What tolerances of outputs are made from, before exact values; see `standard`."""
 
     inputs: Inputs
     contract: Contract
@@ -289,9 +287,7 @@ def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
 
 
 def _zero_by_structure(truth: CertifiedOutputs, inputs: Inputs) -> CertifiedOutputs:
-    """Balls prove zeros that are differences of equal terms as well;
-    a chunk form finds those by rounded sums.
-    """
+    """Balls prove zeros of cancelling equal terms too; the chunk form finds those by sums."""
     if not bool(truth.o.zero.any()) and not bool(truth.final_state.zero.any()):
         return truth
     by_structure = structural_zeros(inputs, truth.o.high, truth.final_state.high)

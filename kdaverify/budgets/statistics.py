@@ -103,9 +103,7 @@ def statistics_of_runs(
     lost: float = 0.0,
     terms: Tensor | None = None,
 ) -> list[ErrorStatistics]:
-    """The same of each of several runs, small ones together:
-    there the number of operations is what costs.
-    """
+    """The same of several runs, small ones together: there operations are what costs."""
     if not truth.high.numel():
         return [ErrorStatistics(0.0, 0.0, row_rms(error), 0.0, 0.0) for error in errors]
     size = (truth.high.abs() if terms is None else torch.maximum(truth.high.abs(), terms)).flatten()
@@ -138,17 +136,13 @@ def statistics_of_runs(
 
 
 def _median(values: Tensor) -> list[float]:
-    """[runs] The smallest value of each row that half of it do not exceed;
-    torch.quantile refuses large tensors.
-    """
+    """[runs] Each row's lower median; torch.quantile refuses large tensors."""
     rank = _rank(values, 0.5)
     return values.kthvalue(rank, 1).values.tolist() if rank else [0.0] * len(values)
 
 
 def _tail(values: Tensor) -> list[float]:
-    """[runs] The same for 99 %, from the few values that are at least as large:
-    those are found in less time.
-    """
+    """[runs] The same for 99 %, from the few largest values, found in less time."""
     rank = _rank(values, 0.99)
     if rank:
         return values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist()

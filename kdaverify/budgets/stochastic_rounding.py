@@ -99,8 +99,7 @@ class StochasticRounding(Samples):
         return self._moved(total, squares, sums, fmt)
 
     def row_sum(self, products: Tensor, fmt: Format) -> Tensor:
-        """A sum over the last axis of products that are rounded each, every partial sum rounded
-        too.
+        """A sum over the last axis of rounded products, every partial sum rounded too.
 
         Without it the samples of dbeta had half the error of the emulated kernels, and single
         elements of a right one were rejected at 1.3 to 2 times their tolerance.
@@ -115,8 +114,7 @@ class StochasticRounding(Samples):
         return total + missed.masked_fill_(_is_exact(total, squares, fmt), 0.0)
 
     def substitution(self, A: Tensor, R: Tensor, fmt: Format) -> Tensor:
-        """By how much the inverse R of I + A is missed where it is found row by row, every partial
-        sum of a row rounded.
+        """Errors of the inverse R of I + A found row by row, all partial sums rounded.
 
         Math: R = I - A R + E moves R by R E to first order. Element i, j is a sum of i - j terms,
         the first of them A_ij itself.
@@ -142,9 +140,7 @@ class StochasticRounding(Samples):
         return x + _solved(A, E.masked_fill_(_is_exact(x, squares, fmt), 0.0))
 
     def exp(self, x: Tensor, fmt: Format, *, argument: bool) -> Tensor:
-        """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units,
-        or 1; exp 0 is exact.
-        """
+        """exp with result and argument rounded: an error of (|x| + 1) units, or 1; exp 0 exact."""
         decay = x.exp()
         units = x.clamp(min=-DEEPEST).add_(x.sign()) if argument else x.sign()
         return decay.addcmul_(decay, self.draw(x, fmt).mul_(units))
@@ -232,9 +228,7 @@ class DrawnExp(Drawing):
 
 
 def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
-    """`share` of every element, of the smallest normal number at least,
-    and of no more than there is.
-    """
+    """`share` of every element, at least of the smallest normal number, at most of all."""
     # What is subnormal in the working type too is not worth it: a CPU multiplies subnormal numbers
     # thirty times as slowly, and zeros, which are many, would take shares of the smallest normal
     # number.
@@ -258,9 +252,7 @@ def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
 
 
 def _partial_sums(total: Tensor, squares: Tensor, n: int | Tensor) -> Tensor:
-    """Root of the squares of the partial sums of n terms,
-    from their sum and from that of their squares.
-    """
+    """Root of the squared partial sums of n terms, from their sum and that of their squares."""
     return total.square().mul_(n / 3).add_(squares * (n / 2)).sqrt_()
 
 

@@ -62,9 +62,7 @@ def _with_operands(bring: Callable[[Tensor], Tensor], dot: Dot) -> Dot:
 
 
 def three_products(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product of fp32 operands on bf16 units: each split in two, and the product of the two
-    small parts left out.
-    """
+    """A product of fp32 operands on bf16 units: both split, the small parts' product left out."""
     bf16 = FORMATS["bf16"].round
     (a_large, a_small), (b_large, b_small) = ((bf16(x), bf16(x - bf16(x))) for x in (a, b))
     return a_large @ b_large + (a_large @ b_small + a_small @ b_large)
@@ -127,9 +125,7 @@ def _several(a: Tensor, b: Tensor, parts: int) -> Iterator[Tensor]:
 
 
 def _single(a: Tensor, b: Tensor) -> Iterator[Tensor]:
-    """Every term, many at once: the numbers of matrix products of one term each, which took two to
-    five times as long.
-    """
+    """Every term, many at once: the numbers of one-term products, two to five times faster."""
     several = max(1, AT_ONCE // max(1, a[..., 0].numel() * b.shape[-1]))
     columns, rows = a.mT[..., None].split(several, dim=-3), b[..., None, :].split(several, dim=-3)
     for column, row in zip(columns, rows, strict=True):
@@ -137,9 +133,7 @@ def _single(a: Tensor, b: Tensor) -> Iterator[Tensor]:
 
 
 def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
-    """Sums over the last axis that never leave `fmt`: products rounded,
-    then pairs, pairs of pairs, each sum rounded.
-    """
+    """Sums over the last axis that never leave `fmt`: products, pairs, pairs of pairs."""
 
     def total(products: Tensor) -> Tensor:
         terms = fmt.round(products)

@@ -1,6 +1,4 @@
-"""What a campaign or a night leaves in its record beside the verdicts,
-so that the gate decides on the record alone.
-"""
+"""What a campaign or night leaves in its record beside verdicts, for the gate to decide."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tasks to workers and answers back, whichever engine carries them;
-what a lost worker was doing is done again.
-"""
+"""Tasks to workers and answers back, by any engine; a lost worker's task is repeated."""
 
 from __future__ import annotations
 

@@ -15,9 +15,7 @@ class WorkerLostError(RuntimeError):
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot be had, or keeps no worker;
-    the message says what is wanted and what to do.
-    """
+    """An engine that is missing or keeps no worker; the message says what is needed."""
 
 
 class Engine(abc.ABC):
@@ -37,9 +35,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
-        """Waits until one of the answers is there or its worker gone;
-        gives all of which that holds.
-        """
+        """Waits until an answer is there or its worker gone; gives all of which that holds."""
 
     @abc.abstractmethod
     def answer(self, done: Hashable) -> TaskResult:

@@ -1,6 +1,4 @@
-"""Workers on this machine: processes of the standard library, one executor each, so that a loss
-strikes one task alone.
-"""
+"""Workers on this machine: processes with an executor each, so that a loss costs one task."""
 
 from __future__ import annotations
 

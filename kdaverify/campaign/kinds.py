@@ -1,6 +1,4 @@
-"""Failures of one kind together: those that go wrong in the same stage,
-in the same way, look like the same fault.
-"""
+"""Failures of one kind together: the same stage, the same way, probably one fault."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A record that a campaign goes on with: what is complete in it stays,
-the case that was being written does not.
-"""
+"""A record that a campaign goes on with: what is complete stays, a case in writing goes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tasks, from wherever they come, judged by an engine into a record
-that survives whatever ends it.
-"""
+"""Tasks from anywhere, judged by an engine into a record that survives interruptions."""
 
 from __future__ import annotations
 
@@ -112,8 +110,7 @@ class CampaignRun:
             see(len(waiting))
 
     def diagnose(self, engine: Engine, see: Callable[[int], None], *, seconds: float) -> None:
-        """Names what is wrong in the most frequent kinds of failure; those that are named alike
-        become one.
+        """Names what is wrong in the most frequent kinds of failure; equal names become one.
 
         Args:
             see: called with how many are left.
@@ -169,8 +166,7 @@ class CampaignRun:
         self.tally.take(verdicts)
 
     def _known(self) -> Callable[[Sequence[Verdict]], None]:
-        """Counts recorded cases, and refuses those of another campaign: their numbers would stand
-        for other cases.
+        """Counts recorded cases; refuses those of other campaigns, whose numbers differ.
 
         Generated again are the first, second, fourth, eighth of them and so on.
         """

@@ -23,8 +23,7 @@ _KEY: Final = b"case"
 def shrunk(
     case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], output: str, status: str
 ) -> list[Verdict]:
-    """The verdicts of the smallest case found that rejects `output` with `status` beyond doubt; []
-    where there is none.
+    """The smallest case's verdicts that reject `output` with `status` beyond doubt, or [].
 
     Args:
         judge: the verdicts of one question, borderline failures as they are: to decide each would

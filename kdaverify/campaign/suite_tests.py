@@ -29,9 +29,7 @@ GIVEN: Final = ("judge", "bounds", "data")
 
 
 class UnknownTestError(RuntimeError):
-    """A suite holds a test that cannot be tested outside pytest;
-    the message names it and what it takes.
-    """
+    """A suite holds a test that cannot run outside pytest; the message names it and why."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +110,7 @@ class SuiteTest:
         return tuple(notebook.tested)
 
     def strategy(self) -> st.SearchStrategy[tuple[PropertyTest, ...]]:
-        """The cases of the test, generated as in the suite,
-        so that they shrink as the suite's own failures do.
-        """
+        """The test's cases, generated as in the suite, so that they shrink alike."""
 
         @st.composite
         def property_tests(draw: st.DrawFn) -> tuple[PropertyTest, ...]:

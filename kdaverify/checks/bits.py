@@ -116,9 +116,7 @@ def first_broken(relations: Iterable[list[Outcome]]) -> list[Outcome]:
 
 
 def subnormals(storage: Format) -> str | None:
-    """Why a power of two may cost bits of any kernel that stores in this format;
-    None where it may not.
-    """
+    """Why a power of two may cost bits of kernels that store in this format; else None."""
     if storage.min_normal <= UNREACHED:
         return None
     return (
@@ -175,8 +173,7 @@ def _differs(relation: Relation, name: str, first: Tensor, second: Tensor) -> Te
 
 
 def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, Tensor]:
-    """Where every reference kernel keeps the bits, and above what underflow may take where the two
-    calls differ in size.
+    """Where all reference kernels keep the bits, above underflow if the calls' sizes differ.
 
     Raises:
         ContractOverflow: a reference kernel is finite at one of the two calls alone.

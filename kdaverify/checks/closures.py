@@ -1,5 +1,4 @@
-"""Equations between the tensors that a kernel itself wrote: they need no oracle, only the kernel's
-own intermediates.
+"""Equations between the tensors that a kernel itself wrote: these need no oracle.
 
     o = scale qg h + Aqk v_new        v_new = u - w h        R (I + Akk) = I
 
@@ -114,9 +113,7 @@ def _excess(
 
 
 def _operands(contract: Contract, closure: Closure) -> float:
-    """Unit roundoff of operands that a product narrows;
-    those stored in its format are taken as they are.
-    """
+    """Unit roundoff of operands that a product narrows; stored ones are taken as they are."""
     if "R" in closure.tensors:
         return (contract.solve or contract.operands).unit
     return contract.operands.unit if contract.operands.name == "tf32" else 0.0

@@ -72,9 +72,7 @@ class Comparison:
 
     @property
     def is_beyond_doubt(self) -> bool:
-        """Whether no other seed could take the failure back: a mask, or an element that no
-        conforming kernel can make.
-        """
+        """Whether no other seed can undo the failure: a mask, or an impossible element."""
         return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
 
     def __str__(self) -> str:
@@ -110,8 +108,7 @@ class Comparison:
 
 
 def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: TensorCall) -> Comparison:
-    """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the
-    tolerance.
+    """Compares `actual` with exact `output`: non-finite masks, exact zeros, the tolerance.
 
     Args:
         output: "o", "final_state", or a stage's.
@@ -142,9 +139,7 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
 
 
 def relative_error(error: Tensor, exact: Tensor) -> float:
-    """The rms of an error over that of the exact values;
-    0 where there is nothing to compare with.
-    """
+    """The rms of an error over that of the exact values; 0 where nothing can be compared."""
     largest = exact.abs().max() if exact.numel() else exact.new_zeros(())
     if not bool(torch.isfinite(largest)) or not bool(largest > 0):
         return 0.0

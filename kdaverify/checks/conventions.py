@@ -83,8 +83,7 @@ def preflight(adapter: Adapter) -> list[Outcome]:
 
 
 def conventions(adapter: Adapter) -> Outcome:
-    """Runs one tiny problem under the declared conventions and, if that is wrong, under every
-    single other choice.
+    """Runs a tiny problem as declared and, if that is wrong, under every single other choice.
 
     Returns:
         PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another
@@ -165,9 +164,7 @@ def _fits(other: Adapter, problem: Problem, choice: str) -> bool:
 
 
 def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:
-    """The other grouping of value heads, where that is the one that fits; None where the declared
-    one does, or neither.
-    """
+    """The other grouping of value heads if that alone fits; else None."""
     problem = fitted(adapter, problem.replace(**GROUPED))
     if problem.H in (problem.HV, 1) or adapter.supports(problem) is not None:
         return None
@@ -189,9 +186,7 @@ def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -
 
 
 def _unanswered(adapter: Adapter) -> Outcome | None:
-    """What is wrong with the call of an ordinary problem, whatever its numbers;
-    None where it is answered.
-    """
+    """What is wrong with an ordinary call, whatever its numbers; None where it is answered."""
     problem = fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0]))
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
     if not isinstance(fault, CallError):
@@ -231,9 +226,7 @@ def _transposed(adapter: Adapter) -> Outcome | None:
 
 
 def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:
-    """Says so where o is the exact one without the factor that the kernel was given,
-    and nothing else is wrong.
-    """
+    """Reports where o is the exact one but for the factor that the kernel was given."""
     inputs = problem.inputs()
     try:
         found = execute(adapter, inputs, adapter.exposes(problem)).outputs["o"].double()
@@ -267,9 +260,7 @@ def _refused_pack(adapter: Adapter, problem: Problem) -> Outcome | None:
 
 
 def _padded(adapter: Adapter) -> Outcome | None:
-    """What is wrong with rows of o past the last offset of a pack that are declared to be zero;
-    None if nothing is.
-    """
+    """What is wrong with rows of o past the last offset declared zero; None if nothing."""
     if (
         adapter.conventions.padding != "zero"
         or adapter.conventions.packing != "cu_seqlens"

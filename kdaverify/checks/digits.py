@@ -1,5 +1,4 @@
-"""Digits that a kernel has fewer than a token recurrence: within its tolerance, and worth a
-warning.
+"""Digits that a kernel has fewer than a token recurrence: tolerated, worth a warning.
 
 A chunk form solves a triangular system and cancels; with coherent keys or beta = 2 every kernel of
 its contract may be a thousand times less accurate than the recurrence that it stands for. Such a
@@ -60,8 +59,7 @@ class Recurrence:
     io: Format
 
     def digits_fewer(self, compared: Comparison, exact: Enclosure) -> float | None:
-        """How many digits an output that passes has fewer than the recurrence's; None for an
-        unremarkable number.
+        """Digits that a passing output has fewer than the recurrence's; None if unremarkable.
 
         Math: log10(e / max(e_recurrence, u)), with e the rms error over the rms of the exact
         output, e_recurrence that of the recurrence

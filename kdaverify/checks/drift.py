@@ -1,6 +1,4 @@
-"""Drift: how far a kernel gets from the truth as its runs get longer,
-in one run, resumed, or token by token.
-"""
+"""Drift: error against length, in one run, resumed, or token by token."""
 
 from __future__ import annotations
 
@@ -132,8 +130,7 @@ def measure(
     factor: int = 4,
     passed: Callable[[str], None] = lambda _: None,
 ) -> Measurement:
-    """The growth of every exposed output of `adapter` on `problem`, beside the conforming kernels
-    of its contract.
+    """The growth of `adapter`'s exposed outputs on `problem`, beside conforming kernels.
 
     Args:
         factor: between one length and the next.

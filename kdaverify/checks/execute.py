@@ -1,6 +1,4 @@
-"""Running a kernel under watch: whatever it does wrong becomes a status,
-never a traceback of ours.
-"""
+"""Running a kernel under watch: whatever it does wrong becomes a status, no traceback."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ class CallError(Exception):
 
 @dataclass(frozen=True)
 class KernelRun:
-    """The checked outputs of one call:
-    tensors of the wanted shape and dtype, and how long it took.
-    """
+    """The checked outputs of one call, of the wanted shape and dtype, and its duration."""
 
     outputs: dict[str, Tensor]
     seconds: float

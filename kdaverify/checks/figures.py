@@ -25,8 +25,7 @@ def figure(
     exact: Tensor,
     inputs: Inputs,
 ) -> Comparison:
-    """The worst of some figures >= 0 against the tolerance of each; a tolerance of 0 is met by 0
-    only.
+    """The worst of figures >= 0 against the tolerance of each; only 0 meets a tolerance of 0.
 
     Args:
         name: of the measure.

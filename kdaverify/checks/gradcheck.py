@@ -1,6 +1,4 @@
-"""Gradcheck: the derivatives of a float64 kernel against differences
-of its own outputs, as torch.autograd has it.
-"""
+"""Gradcheck: a float64 kernel's derivatives against differences, as torch.autograd does."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 
 def gradcheck(adapter: Adapter, problem: Problem, *, order: Order = "first") -> list[Outcome]:
-    """Central differences of the kernel's own outputs against its own derivatives, in one random
-    direction of each tensor.
+    """Central differences of the kernel's outputs against its derivatives, a direction a tensor.
 
     Math: a difference over 2 STEP of outputs y is off from the derivative by 2^8 u |y| / STEP of
     rounding and STEP^2 y''' / 6 of curvature; the first is the larger one wherever y''' < 2^17 |y|,
@@ -153,9 +150,7 @@ def _second(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str]
 
 
 def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str, ...]) -> Function:
-    """The kernel's forward with the kernel's own backward,
-    whatever that is, as a function of torch.
-    """
+    """The kernel's forward with its own backward, as a function of torch."""
 
     class GradcheckFunction(torch.autograd.Function):
         @staticmethod

@@ -67,9 +67,7 @@ class Growth:
 
     @property
     def band(self) -> tuple[Tensor, Tensor]:
-        """[lengths] the least and the largest error of conforming kernels,
-        geometric means of the samples.
-        """
+        """[lengths] least and largest error of conforming kernels, geometric means of samples."""
         floored = torch.stack([self._floored(curve) for curve in self.conforming])
         return _centre(floored.amin(0)), _centre(floored.amax(0))
 
@@ -80,9 +78,7 @@ class Growth:
 
     @property
     def slope(self) -> float:
-        """The power of the length that the error grows with,
-        beside the conforming kernel whose error grows fastest.
-        """
+        """The power of length of the error, beside the fastest-growing conforming kernel."""
         return float(self._slopes.mean())
 
     @property
@@ -105,9 +101,7 @@ class Growth:
 
     @property
     def bias(self) -> float:
-        """|mean| / rms of the error at the largest length:
-        1 where all elements are off by one factor.
-        """
+        """|mean| / rms of the error at the largest length: 1 where one factor is all of it."""
         return float(_shared(self.kernel)[0].abs())
 
     @property

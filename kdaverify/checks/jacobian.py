@@ -1,6 +1,4 @@
-"""Jacobian: every derivative of every output element of a tiny problem,
-one row at a time, against the exact one.
-"""
+"""Jacobian: every derivative of every output element of a tiny problem against exact ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Where a failing case goes wrong first: its stages again, one by one,
-on exact inputs and then on the kernel's own.
-"""
+"""Where a failing case goes wrong first: its stages, on exact inputs, then on its own."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ from kdaverify.operator import operator_of
 def localise(
     adapter: Adapter, problem: Any, property_name: str, detail: Mapping[str, Any]
 ) -> Location:
-    """The first stage outside its tolerance, or why none is named; never raises for what a stage
-    does.
+    """The first stage outside its tolerance, or why none is named; stages cannot make it raise.
 
     Args:
         property_name, detail: what was tested on the problem; of a variant its own stages are

@@ -22,9 +22,7 @@ SETTLED: Final = "another case is wrong for certain"
 
 
 def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
-    """Whether a verdict is a borderline failure:
-    a numeric statistic at most NEAR times its tolerance.
-    """
+    """Whether a failure is borderline: a numeric statistic at most NEAR times its tolerance."""
     return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
 
 

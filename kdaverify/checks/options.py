@@ -27,9 +27,7 @@ def variant_of(adapter: Adapter, name: str) -> Adapter:
 
 
 def implementation_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
-    """The implementation that a property tests:
-    the variant that its detail names, else the adapter itself.
-    """
+    """The implementation that a property tests: a variant by its detail, or the adapter."""
     return variant_of(adapter, detail["variant"]) if "variant" in detail else adapter
 
 

@@ -128,8 +128,7 @@ def judged(
     again: Again | None = None,
     baseline: Baseline | None = None,
 ) -> list[Outcome]:
-    """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be
-    concluded.
+    """Compares every output, or gradient, with what `hold` makes for it, if conclusive.
 
     Args:
         produced: tensors by name.
@@ -221,8 +220,6 @@ def _is_shortage(error: Exception) -> bool:
 
 
 def _benches(call: TensorCall, contract: Any) -> tuple[torch.device, ...]:
-    """Where a case can be judged: large ones on an accelerator,
-    if there is one; balls live on the CPU.
-    """
+    """Where a case can be judged: large ones on an accelerator, if any; balls on the CPU."""
     on_accelerator = torch.cuda.is_available() and call_operator(call.op).is_large(call, contract)
     return (torch.device("cuda"), torch.device("cpu")) if on_accelerator else (torch.device("cpu"),)

@@ -31,9 +31,7 @@ class ElementPlace:
 
 
 def place(output: str, flat: int, shape: torch.Size, call: TensorCall) -> ElementPlace:
-    """The element of `output`, of a gradient, or of a stage tensor,
-    at position `flat` of its flattened tensor.
-    """
+    """The element of an output, gradient or stage tensor at position `flat`."""
     return call_operator(call.op).place(output, index_of(flat, shape), call)
 
 

@@ -1,6 +1,4 @@
-"""Probes: inputs on which a single rounding is visible,
-by the usual statistics and by measures of their own.
-"""
+"""Probes: inputs on which single roundings show, by usual statistics and own measures."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ INTERPRETED_TOKENS = 1024
 
 
 def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
-    """Runs a probe and judges every exposed output by its tolerance and by the probe's own
-    measures.
+    """Runs a probe; judges exposed outputs by their tolerance and the probe's own measures.
 
     The tolerance comes from the reference ensemble of the contract: where the contract has the
     rounding that a probe looks for, the reference ensemble makes it too, and such a kernel passes.

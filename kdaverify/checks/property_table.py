@@ -266,8 +266,7 @@ def named(which: Callable[[Property], bool]) -> tuple[str, ...]:
 
 
 def plain_call(name: str, detail: Mapping[str, Any]) -> Plain:
-    """Which call a case is, where it is one call against exact values and nothing else; "" where it
-    is more.
+    """Which call a case is, if it is one call against exact values alone; "" if more.
 
     Args:
         name, detail: of the property, as a verdict has them; rows of the covering array name their

@@ -1,6 +1,4 @@
-"""A borderline failure again at fresh seeds:
-sampling variation at one seed, or an error that stays.
-"""
+"""A borderline failure again at fresh seeds: sampling variation, or an error that stays."""
 
 from __future__ import annotations
 

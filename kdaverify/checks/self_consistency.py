@@ -1,6 +1,4 @@
-"""Self-consistency: a kernel's backward is the derivative of its own forward,
-whatever that forward is.
-"""
+"""Self-consistency: a kernel's backward is the derivative of its own forward."""
 
 from __future__ import annotations
 
@@ -127,9 +125,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Missed:
-    """Changes of the loss along some directions, by the outputs and by the gradients, and how far
-    apart they may be.
-    """
+    """Changes of the loss along directions, by outputs and gradients, and their tolerance."""
 
     moved: Tensor
     reported: Tensor

@@ -50,8 +50,7 @@ def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[
 
 
 def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
-    """The same for the stages of the backward, for a loss on o and S_T; what the forward leaves to
-    them is exact.
+    """The same of the backward's stages, for a loss on o and S_T; forward tensors are exact.
 
     Args:
         feed: "exact", or "own": a stage is given what the backward stages before it gave, as far as
@@ -63,9 +62,7 @@ def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact")
 
 
 def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
-    """The formats in which it exposes stages of the forward,
-    or of the backward, that can be judged.
-    """
+    """The formats in which it exposes stages, forward or backward, that can be judged."""
     return tuple(
         dtype
         for dtype in adapter.dtypes
@@ -75,8 +72,7 @@ def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
 
 
 def walk(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Iterator[Step]:
-    """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none
-    is exposed.
+    """Every exposed stage on exact inputs, then on its own, in order; nothing where none is.
 
     Where some stage cannot be handed hard resets, all are tested with gates of HUGE instead, and on
     exact inputs alone.

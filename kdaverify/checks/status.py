@@ -38,9 +38,7 @@ class Status(StrEnum):
 
     @property
     def names_cause(self) -> bool:
-        """Whether the message says all there is to say: the form of the call is wrong, whatever the
-        numbers.
-        """
+        """Whether the message is complete: the form of the call is wrong, whatever the numbers."""
         return self in _OF_FORM
 
     @property

@@ -1,6 +1,4 @@
-"""The session of a command in a process of its own:
-a kernel that ends it is run again, isolated.
-"""
+"""The session of a command in its own process: a kernel that ends it reruns isolated."""
 
 from __future__ import annotations
 

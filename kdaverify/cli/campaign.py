@@ -1,6 +1,4 @@
-"""`kdaverify campaign`: many random cases,
-on every core or device of this machine or of a cluster.
-"""
+"""`kdaverify campaign`: many random cases on all cores or devices, here or in a cluster."""
 
 from __future__ import annotations
 

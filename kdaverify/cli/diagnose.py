@@ -1,6 +1,4 @@
-"""`kdaverify diagnose`: a failing case of a record made small,
-and what is wrong with the kernel.
-"""
+"""`kdaverify diagnose`: a recorded failure made small, and what is wrong with the kernel."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ class KernelErrors:
         return equal and self.failed is other.failed
 
     def near(self, other: KernelErrors) -> bool:
-        """Whether both are the same but for roundings of 16 bits in a few places: a sum in another
-        order is no race.
-        """
+        """Whether both differ only by 16-bit roundings in a few places: that is no race."""
         if self.failed is not other.failed or {*self.outputs} != {*other.outputs}:
             return False
         return all(_near(a, other.outputs[name]) for name, a in self.outputs.items())

@@ -1,5 +1,4 @@
-"""Mistakes too small for the outputs as a whole: named by the elements whose error is not that of a
-right kernel.
+"""Small mistakes, named by elements whose error is not that of a right kernel.
 
 Of a mistake of rounding no statistic of a whole output need be wrong: what rejects it are relative
 errors of small elements. In those, the mistake is most of the error, and has its own sign and size

@@ -216,9 +216,7 @@ def _mask(flags: Iterable[object]) -> int:
 
 
 def _sentences(cases: Sequence[_JudgedCase]) -> dict[str, int]:
-    """Every trait and its negation, by the cases that it is true of; of those that are true of the
-    same cases the first.
-    """
+    """Every trait and its negation by its cases; of equal sets of cases the first."""
     found = [_traits(case.problem) for case in cases]
     columns = {
         name: [own.get(name, False) for own in found]
@@ -263,9 +261,7 @@ def _traits(problem: str) -> Mapping[str, bool]:
 
 
 def _best(sentences: Mapping[str, int], failing: int, counted: int) -> tuple[str, int] | None:
-    """The sentence that separates best;
-    of a pair where it separates better by far than any single one.
-    """
+    """The sentence that separates best; one of a pair only where that is far better."""
     single = max(_scored(sentences.items(), failing, counted), default=None)
     common = [
         (name, mask)

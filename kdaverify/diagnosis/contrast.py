@@ -1,5 +1,4 @@
-"""What a failure depends on, by experiment: cases that differ from a failing one in one thing, run
-until the time is over.
+"""What a failure depends on, by experiment: cases that differ in one thing, within a time.
 
 Over the cases of a suite many things change at once, and what nearly all of them have (a last,
 partial chunk) separates nothing. One factor at a time separates it: passes at T = 64, fails at

@@ -1,6 +1,4 @@
-"""From a failing case to what is wrong: the smallest input, the suspects that fit it, and those
-that other inputs leave.
-"""
+"""From a failing case to the cause: the smallest input, and suspects that fit all inputs."""
 
 from __future__ import annotations
 

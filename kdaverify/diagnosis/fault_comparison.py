@@ -74,15 +74,11 @@ class FaultComparison:
 
     @property
     def unwritten(self) -> tuple[str, ...]:
-        """The wrong outputs, where all that is wrong with them comes
-        from memory that was never written.
-        """
+        """The wrong outputs whose whole error comes from memory that was never written."""
         return _unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
 
     def match(self, suspect: Suspect) -> Match:
-        """How near one suspect comes; the noise limit
-        of a near one includes its own change under another arithmetic.
-        """
+        """How near a suspect comes; its noise limit includes a change of arithmetic."""
         answer = self.answer(suspect)
         found = fit(self.kernel, answer, self.yard)
         if found.distance <= SHARE and 1 < found.noise < float("inf"):
@@ -111,8 +107,7 @@ class FaultComparison:
 def _unwritten(
     kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick
 ) -> tuple[str, ...]:
-    """The wrong outputs, if every wrong element of theirs comes from unwritten memory; () if any
-    has another cause.
+    """The wrong outputs if all their wrong elements come from unwritten memory, else ().
 
     Math: an element comes from unwritten memory if it is finite, and is NaN when the same call runs
     on fresh memory full of NaN. One that is NaN in both calls may have been computed.

@@ -1,6 +1,4 @@
-"""How near many candidates come to one wrong answer,
-in units of what conforming kernels differ by.
-"""
+"""How near candidates come to a wrong answer, in spreads of conforming kernels."""
 
 from __future__ import annotations
 

@@ -80,9 +80,7 @@ def minimise(
 
 
 def _finite(adapter: Adapter, question: PropertyCase) -> bool:
-    """Whether the kernel answers with finite numbers:
-    to see that, no truth is needed, which takes longest.
-    """
+    """Whether the kernel answers with finite numbers; that needs no truth, which takes longest."""
     answer = bench(question, adapter).answer(adapter)
     return answer.failed is None and all(
         bool(tensor.isfinite().all()) for tensor in answer.outputs.values()

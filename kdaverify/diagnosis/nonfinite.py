@@ -53,9 +53,7 @@ def by_places(judged: Adapter, first: PropertyCase, *, until: float) -> list[Mat
 
 
 def _comparisons(judged: Adapter, first: PropertyCase) -> Iterator[FaultComparison]:
-    """Of the inputs on which some elements are finite and some are not; exact values, which take
-    longest, of no other.
-    """
+    """Of inputs with some finite and some other elements; others need no exact values."""
     for case in (first, *operator_of(first.problem).varied(first)):
         if operator_of(case.problem).refusal(judged, case.problem) is not None:
             continue

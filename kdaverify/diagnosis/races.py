@@ -198,9 +198,7 @@ class _Results:
         return ""
 
     def _unlike(self, suspect: Suspect) -> int:
-        """Outputs that differ and that a race does not change, and the reverse: the time may end
-        before all are run.
-        """
+        """Outputs that differ without a race, and the reverse: not all may have been run."""
         differ, returned = {*self.found.outputs}, {*self.found.usual.outputs}
         return len(differ ^ ({*suspect.fault.outputs} & returned))
 

@@ -1,5 +1,4 @@
-"""Which failures a plain call on the same problem explains: one bug fails in twenty suites, and is
-to be reported once.
+"""Which failures a plain call explains: one bug fails in twenty suites, to be reported once.
 
 A failure of resume, of packing or of a law is news where the uncut, the single, the unchanged call
 passes. Where that has the same wrong outputs, the suite adds nothing to it; neither do the
@@ -79,9 +78,7 @@ def row_of(verdict: Verdict) -> Row:
 
 
 def _turn(rows: Sequence[Verdict]) -> tuple[bool, int]:
-    """Gradients last: to test that they are a derivative takes ten times
-    as long as a plain forward.
-    """
+    """Gradients last: testing a derivative takes ten times as long as a plain forward."""
     return is_of_gradients(rows[0].property, rows[0].detail), -len(rows)
 
 
@@ -94,9 +91,7 @@ def _explained(plain: _PlainCalls, rows: Sequence[Verdict]) -> dict[Row, str]:
 
 
 def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
-    """Failures by kind, those aside that are plain forwards,
-    stages, or differences between calls.
-    """
+    """Failures by kind, except plain forwards, stages and differences between calls."""
     found = dict[FailureKind, list[Verdict]]()
     for row in verdicts:
         if (
@@ -188,9 +183,7 @@ class _PlainCalls:
         return self._run[name, text]
 
     def _has_plain_outputs(self, row: Verdict) -> bool:
-        """Whether the calls of a case have the outputs of one plain forward,
-        as far as two conforming kernels would.
-        """
+        """Whether a case's calls have one forward's outputs, as conforming kernels would."""
         problem = problem_from_json(row.problem)
         cases = PropertyCase(row.property, problem, row.detail), PropertyCase(FORWARD, problem)
         try:
@@ -203,17 +196,13 @@ class _PlainCalls:
 
 
 def _is_wrong(row: Verdict, outcomes: Mapping[str, Status], status: Status) -> bool:
-    """Whether a plain call fails in the same way:
-    in this output, or in any where it has no such one.
-    """
+    """Whether a plain call fails alike: in this output, or in any if it has no such one."""
     found = outcomes.get(row.output)
     return status in outcomes.values() if found is None else found is status
 
 
 def _leading(plain: KernelErrors, own: KernelErrors) -> KernelErrors:
-    """The part of the plain outputs that the calls of a case have:
-    the first tokens, and not every output.
-    """
+    """The part of the plain outputs that a case's calls have: first tokens, some outputs."""
     kept = {name: tensor for name, tensor in plain.outputs.items() if name in own.outputs}
     parts = {
         name: tensor[tuple(slice(size) for size in own.outputs[name].shape)]

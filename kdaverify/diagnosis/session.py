@@ -103,9 +103,7 @@ def _contrasts(rows: Sequence[Verdict], adapter: Adapter, *, until: float) -> di
 
 
 def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:
-    """Those that are shown with their first wrong stage,
-    which the suites find of the first of a kind alone.
-    """
+    """Those shown with their first wrong stage, which suites find of the first of a kind."""
     found = list[Verdict]()
     for _, rows in groupby(shown, key=lambda row: row.case_key()):
         case = [*rows]
@@ -121,9 +119,7 @@ def _stage(row: Verdict) -> dict[str, str]:
 
 
 def _shown(verdicts: Sequence[Verdict], same: Mapping[Row, str]) -> dict[Row, str]:
-    """Of these, those whose plain call is among the failures itself:
-    in a session of one suite it was not tested.
-    """
+    """Those whose plain call is among the failures: one suite alone may not test it."""
     plain = {
         plain_call(row.property, row.detail)
         for row in verdicts
@@ -155,8 +151,7 @@ def diagnosed(
 def findings(
     verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
 ) -> dict[CaseKey, dict[str, str]]:
-    """The fields of a verdict that name what is wrong, and the smallest case that fails, by what
-    was tested.
+    """The fields of a verdict that name the error and the smallest failing case, by test.
 
     Math: every kind of call gets a third of the time that is left, the last three equal shares;
     what is begun is ended. A kernel that took its process once is not run again: every smaller case
@@ -190,8 +185,7 @@ def findings(
 def _with_races(
     found: Mapping[CaseKey, dict[str, str]], cases: Sequence[Verdict]
 ) -> dict[CaseKey, dict[str, str]]:
-    """A race that was seen in one kind of failure, in the diagnosis of every other that no known
-    bug explains.
+    """A race seen in one kind of failure, in the diagnosis of others without a known bug.
 
     A race strikes at random: of four kinds of failure of one, the calls of a single kind showed it,
     and the others had no cause.
@@ -254,9 +248,7 @@ def _of_the_same_call(verdict: Verdict, verdicts: Sequence[Verdict]) -> list[Ver
 
 
 def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:
-    """Failures by what the kernel was called for, and how it failed: suites that make the same
-    plain call are together.
-    """
+    """Failures by the call made and how it failed, suites with the same call together."""
     found = dict[tuple[str, Status], list[Verdict]]()
     for verdict in verdicts:
         if verdict.status.localised and verdict.problem and not verdict.left_open():

@@ -1,6 +1,4 @@
-"""Who is compared with a kernel: every fault that always strikes,
-in the arithmetic that the kernel declares.
-"""
+"""What is compared with a kernel: every permanent fault, in its declared arithmetic."""
 
 from __future__ import annotations
 

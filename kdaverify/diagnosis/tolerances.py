@@ -42,9 +42,7 @@ class Scale:
 
 
 def scale(exact: Tensor, rms_budget: float, largest_budget: float, *, least: float) -> Scale:
-    """The scale of an output whose elements share a tolerance;
-    `least` is that of one that is exactly 0.
-    """
+    """The scale of an output with a common tolerance; `least` for one that is exactly 0."""
     return Scale(exact.double(), rms_budget or least or LEAST, largest_budget or least or LEAST)
 
 

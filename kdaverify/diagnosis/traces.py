@@ -1,6 +1,4 @@
-"""Where a wrong output is wrong, in words: which tokens, heads,
-sequences, columns, and whether they are zeros.
-"""
+"""Where a wrong output is wrong, in words: tokens, heads, sequences, columns, zeros."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ reporting."""
 
 
 def traces(kernel: KernelErrors, yard: Yardstick, problem: Any, chunk_size: int) -> str:
-    """One clause for every output that is wrong in a part of itself; "" where all of it is wrong,
-    or none.
+    """A clause for every output that is wrong in a part of itself; "" for all or nothing.
 
     Args:
         problem: the outputs are those of; of a property that looks at a part of them, nothing is

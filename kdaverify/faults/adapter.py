@@ -1,6 +1,4 @@
-"""A fault of a delta rule as an implementation under test: `--impl fault:H1`, `--impl
-fault:H1@0.25`.
-"""
+"""A fault of a delta rule as an implementation: `--impl fault:H1`, `fault:H1@0.25`."""
 
 from __future__ import annotations
 
@@ -154,9 +152,7 @@ class Faulty(Adapter):
 
 
 def unpatched(fault: Fault) -> Faulty:
-    """The adapter of a fault with its patch off: the embedded kernel,
-    but for the name; it has the fault's options.
-    """
+    """A fault's adapter with its patch off: the embedded kernel with the fault's options."""
     options = fault.patch(Setting(1.0, torch.Generator())).variants
     return Faulty(
         fault,

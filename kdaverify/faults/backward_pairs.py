@@ -1,6 +1,4 @@
-"""Faults of the backward inside a chunk (math.md 5: intra_bwd),
-and of gradients summed over heads.
-"""
+"""Faults of the backward inside a chunk (math.md 5) and of gradients summed over heads."""
 
 from __future__ import annotations
 

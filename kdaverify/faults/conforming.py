@@ -115,9 +115,7 @@ MATRIX: Final = ConventionMatrix()
 
 
 class Domains:
-    """Token loops that raise outside a domain, and declare it:
-    kdaverify.faults.conforming:DOMAINS.name.
-    """
+    """Token loops that raise outside a stated domain: kdaverify.faults.conforming:DOMAINS.name."""
 
     names = (
         "gates_from_minus_5",

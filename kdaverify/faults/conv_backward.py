@@ -31,9 +31,7 @@ class Repeated(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class UnwrittenRows(Parts):
-    """The weight's gradient has rows for every chunk and batch entry, of which a pack fills one
-    entry's.
-    """
+    """The weight's gradient has rows for every chunk and entry; a pack fills one entry's."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Result:
         packed = rest[1] is not None

@@ -24,9 +24,7 @@ from kdaverify.faults.short_conv import (
 
 
 def tiles(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
-    """Offsets of the last tile are not looked at: its tokens belong to the sequence that is there
-    first.
-    """
+    """Offsets of the last tile are ignored: its tokens go to the sequence at its start."""
     found = sequences(cu, B, T)
     if cu is None:
         return found
@@ -75,9 +73,7 @@ class OtherSlots(Parts):
 
 @dataclass(frozen=True)
 class WholeTiles(Parts):
-    """Batch entries of whole tiles are one sequence: tiles look no further than at a tile before
-    them.
-    """
+    """Batch entries of whole tiles are one sequence: tiles see only a tile before them."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
         y, states = Parts.__call__(self, x, weight, bias, *options)

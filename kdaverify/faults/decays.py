@@ -1,6 +1,4 @@
-"""Chunks that form their decays as faulty kernels do:
-the stages that read them are the right ones.
-"""
+"""Chunks that form their decays as faulty kernels do; the stages that read them are right."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ Pick = Callable[[Tensor], Tensor]
 
 
 class DecayDifferences(Chunk):
-    """Decays made by `formed` from two sums of gates; a hard reset between them is 0, as is what
-    `masked` leaves out.
+    """Decays by `formed` from two sums of gates; 0 across a hard reset and where `masked`.
 
     The differences here are exponentiated above the diagonal too, and filled with 0 afterwards:
     finite, but not in autograd.
@@ -127,9 +124,7 @@ class AnchoredAtTheFirstRow(DecayDifferences):
 
 
 class OneOffsetForAllChannels(DecayDifferences):
-    """Factors relative to the largest G of a token, exponents clamped at 80, and the offsets put
-    back pair by pair.
-    """
+    """Factors relative to a token's largest G, exponents clamped at 80, then put right."""
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
         exp = self.arithmetic.exp
@@ -150,9 +145,7 @@ class WithoutZeroDifferences(DecayDifferences):
 
 
 class AnchoredOneRowLate(Chunk):
-    """Pairs of different blocks relative to the row after the one
-    that both factors can be relative to.
-    """
+    """Pairs of blocks relative to the row after the one that both factors can be relative to."""
 
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
         if earlier is None:

@@ -36,9 +36,7 @@ def _beta_rounded_in_the_chunk(setting: Setting) -> Patch:
 def _by_token(
     update: Callable[[Tensor, Inputs], Tensor],
 ) -> Callable[[PatchedPipeline, Inputs], Outputs]:
-    """A decode kernel of its own: one token of every sequence,
-    from the decayed state to the next.
-    """
+    """A decode kernel of its own: one token a sequence, from the decayed state to the next."""
 
     def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         group = x.HV // x.H

@@ -1,6 +1,4 @@
-"""A re-created real bug: what it is, on which inputs it shows,
-and the patch of the right pipeline that makes it.
-"""
+"""A re-created real bug: what it is, where it shows, and the patch that makes it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Faults around the call of kernels whose channels share a gate: wrappers, engines, whole
-layers.
-"""
+"""Faults around calls of kernels with shared gates: wrappers, engines, whole layers."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def _pads(x: Inputs) -> Tensor:
 
 
 def _through_the_pads(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    """The last sequence goes on over the rows past the last offset; what it returns there is
-    cut off.
-    """
+    """The last sequence continues over rows past the last offset, whose results are cut off."""
     assert x.cu_seqlens is not None
     offsets = x.cu_seqlens.clone()
     offsets[-1] = x.T

@@ -162,9 +162,7 @@ def adapted(
 def three_roundings(
     x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
 ) -> Tensor:
-    """As the modules of model files: the normalised row, and its product with the weight, in x's
-    type.
-    """
+    """As in model files: the normalised row, and its product with the weight, in x's type."""
     wide = x.float()  # once: autograd adds the gradients of every cast in x's type
     normed = (wide * root(wide, eps)).to(x.dtype)
     return (weight * normed * act(gate.float(), activation)).to(x.dtype)

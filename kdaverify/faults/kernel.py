@@ -91,9 +91,7 @@ class PatchedPipeline:
         return replace(arithmetic, store=store)
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
-        """By the stages of the backward where the patch has some,
-        else by autograd of the wrapped call.
-        """
+        """By the patch's backward stages if it has some, else by autograd of the wrapped call."""
         patch = self.patch
         if patch.backward is None:
             return differentiate(lambda x: patch.forward(self, x), inputs, cotangents)

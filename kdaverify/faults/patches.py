@@ -1,6 +1,4 @@
-"""Ways to write a patch down: wrong stages, a wrong call, a wrong rounding,
-always, on some calls, or at random.
-"""
+"""Ways to write a patch: wrong stages, calls or roundings; always, sometimes, at random."""
 
 from __future__ import annotations
 

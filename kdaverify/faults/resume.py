@@ -1,6 +1,4 @@
-"""Faults of states that come in and go out:
-initial and final states, pools of them, continued runs.
-"""
+"""Faults of states: initial and final ones, pools of them, continued runs."""
 
 from __future__ import annotations
 

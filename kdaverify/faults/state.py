@@ -21,9 +21,7 @@ _state = partial(Fault, stage="state")
 
 
 def advanced(c: Chunk, *, decay: Tensor | None = None, kg: Tensor | None = None) -> None:
-    """The right stage, and the state after the chunk once more
-    with what is given in the place of what is right.
-    """
+    """The right stage, and the state after the chunk with `given` in the right one's place."""
     before = c.S
     STAGES.state(c)
     decay = transposed(c.decay(LAST)) if decay is None else decay

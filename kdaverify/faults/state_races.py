@@ -1,6 +1,4 @@
-"""Races around the state: what is read before it is written, or after it is overwritten. Different
-from call to call.
-"""
+"""Races around the state: read before written, or after overwritten; calls differ."""
 
 from __future__ import annotations
 

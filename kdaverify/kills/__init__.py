@@ -1,3 +1,1 @@
-"""The kill matrix: which of the known faults the suites find,
-held against conforming kernels on the same inputs.
-"""
+"""The kill matrix: which known faults the suites find, beside conforming kernels."""

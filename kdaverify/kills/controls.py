@@ -1,6 +1,4 @@
-"""Whether conforming kernels pass the test that a fault was rejected on:
-only then is the rejection a kill.
-"""
+"""Whether conforming kernels pass the test that rejected a fault: only that is a kill."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One session of the suites that ends as soon as something is proven:
-a pytest plugin, and the call that runs it.
-"""
+"""One session of the suites that ends once something is proven: plugin and call."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Hunt:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
     ) -> None:
-        """Every suite gets the same share of the time: what only one of them sees is met early;
-        long runs come last.
-        """
+        """Every suite gets equal time: what only one detects is met early; long runs last."""
         self._session = session
         spent = defaultdict[str, float](float)
         places: dict[pytest.Item, tuple[bool, float]] = {}

@@ -1,6 +1,4 @@
-"""What is run in one process: a fault at falling strengths, or a conforming kernel from the first
-test to the last.
-"""
+"""What one process runs: a fault at falling strengths, or a conforming kernel's tests."""
 
 from __future__ import annotations
 

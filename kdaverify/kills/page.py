@@ -13,9 +13,7 @@ from kdaverify.kills.matrix import Found, KillMatrix
 
 
 def show(console: Console, found: KillMatrix) -> None:
-    """By stage and class, by property, the thresholds of graded faults,
-    the survivors, and the conforming kernels.
-    """
+    """By stage, class and property; graded thresholds, survivors, conforming kernels."""
     console.print(_by_stage(found))
     console.print(_by_property(found))
     if any(one.fault.graded and one.weakest for one in found.faults):

@@ -1,3 +1,1 @@
-"""Night after night: the same cases and fresh ones,
-what changed since, and what only sometimes fails.
-"""
+"""Night after night: the same and fresh cases, what changed, and what fails sometimes."""

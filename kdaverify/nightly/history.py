@@ -53,9 +53,7 @@ class History:
         return self._read("nights")
 
     def regressions(self, implementation: str) -> tuple[PropertyTest, ...]:
-        """What later nights run of an implementation:
-        the cases promoted so far, failures first, then the latest.
-        """
+        """What later nights run: the cases promoted so far, failures first, then the latest."""
         pl = self._polars
         own = self._read("regressions").filter(pl.col("implementation") == implementation)
         kept = (
@@ -71,9 +69,7 @@ class History:
     def write(
         self, date: str, implementation: str, tonight: pl.DataFrame, promoted: pl.DataFrame
     ) -> None:
-        """Keeps a night and what it adds to the regression set;
-        a night of that date and implementation is replaced.
-        """
+        """Keeps a night and its additions to the regression set; replaces the same date's."""
         for kind, rows in (("nights", tonight), ("regressions", promoted)):
             self._write(f"{kind}/{date}-{_safe(implementation)}.parquet", rows)
 

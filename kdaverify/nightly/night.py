@@ -1,6 +1,4 @@
-"""One night of one implementation: what is tested,
-and what it comes to beside the nights before.
-"""
+"""One night of one implementation: what is tested, and its result beside earlier ones."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ def window(nights: pl.DataFrame, date: str) -> pl.DataFrame:
 def changes(
     earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame
 ) -> list[NightlyChange]:
-    """Tonight against the nights before, by property, format and output; of fixed cases that pass
-    and are not flaky.
+    """Tonight against earlier nights, of fixed, passing, steady cases by property and output.
 
     Math: r_i = tonight's share of the tolerance over the median of the nights before, case by case;
     the median over i has a lower and an upper limit by the bootstrap (`median_limit`). Worse where

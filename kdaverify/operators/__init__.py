@@ -1,3 +1,1 @@
-"""The operators under test, a folder each:
-everything that the rest of the package does not know of them.
-"""
+"""The operators under test, a folder each: all that others leave to the operator."""

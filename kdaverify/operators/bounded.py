@@ -1,6 +1,4 @@
-"""Operators whose roundings can be counted:
-every element has a proven bound, and no kernel is emulated.
-"""
+"""Operators of countable roundings: proven bounds of every element, no emulation."""
 
 from __future__ import annotations
 
@@ -43,16 +41,12 @@ def gate_freedoms(io: Format) -> Mapping[str, tuple[str, Format]]:
 
 
 def is_slow(adapter: Adapter) -> bool:
-    """Whether a case takes a second or more: of interpreted kernels, and of those that are compiled
-    for every shape.
-    """
+    """Whether a case takes a second or more: interpreted, or compiled for every shape."""
     return adapter.compiled or adapter.environment()["mode"] == "interpreted"
 
 
 def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:
-    """The choices of all formats. In smoke a slow kernel is tested on each in one format, on the
-    next in the next.
-    """
+    """The choices of all formats. In smoke a slow kernel is tested on each in one format."""
     found = in_turn(by_format) if is_slow(adapter) and profile == "smoke" else by_format
     return [one for each in found for one in each]
 
@@ -88,9 +82,7 @@ class BoundedOperator(FunctionOperator):
         contract: StorageContract | None,
         io: Format,
     ) -> Counted:
-        """Outputs, or gradients, with the errors of a kernel under the contract; of the oracle
-        where there is none.
-        """
+        """Outputs, or gradients, with conforming errors; the oracle's without a contract."""
 
     @abc.abstractmethod
     def groups(self, call: Any) -> int:

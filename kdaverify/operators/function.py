@@ -54,9 +54,7 @@ class FunctionTakes:
         return name in self.names or declared
 
     def fixed(self, name: str, wanted: Any) -> Any:
-        """What a keyword is: what is wanted, or what is declared
-        where the function does not take it.
-        """
+        """What a keyword is: what is wanted, or what is declared where it is not taken."""
         return wanted if name in self.names else self.words[name]
 
 
@@ -109,8 +107,7 @@ class FunctionOperator(CallOperator):
         return {}
 
     def named_contract(self, name: str, io: Format) -> StorageContract:
-        """The contract of a format that a name declares: one of `contracts`, and words of
-        `freedoms`, each behind a plus.
+        """The contract that a name declares for a format: one of `contracts`, and freedoms.
 
         Raises:
             ContractError: there is none of that name; the message has what was wanted.
@@ -223,9 +220,7 @@ class FunctionOperator(CallOperator):
         return [one for found in self.panels(adapter, profile) for one in found]
 
     def panels(self, adapter: Adapter, profile: str) -> list[Choices]:
-        """The panel of each format, inside what is taken; problems that become the same one are
-        tested once.
-        """
+        """The panel of each format, inside what is taken; equal problems are tested once."""
         found = [dict[str, tuple[str, Any]]() for _ in adapter.dtypes]
         for dtype, of_format in zip(adapter.dtypes, found, strict=True):
             for name, problem in self.named_problems(dtype, profile).items():
@@ -324,7 +319,5 @@ class FunctionOperator(CallOperator):
         return ""
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
-        """Which declared option does not fit what came, and which one would;
-        None where nothing else fits better.
-        """
+        """Which declared option does not fit, and which would; None unless one fits better."""
         del adapter, problem, found

@@ -1,6 +1,4 @@
-"""Calls as functions read them by mistake: exchanged arguments, a state in another order, another
-base.
-"""
+"""Calls as misread: exchanged arguments, a state in another order, another base."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Laws of operators that functions implement:
-two calls, and what the results of one are of those of the other.
-"""
+"""Laws of operators that functions implement: two calls whose results must be related."""
 
 from __future__ import annotations
 
@@ -81,8 +79,7 @@ def same(
     wanted: Mapping[str, Tensor],
     said: str,
 ) -> list[Outcome]:
-    """The same bits, or right ones in both calls: tiles lie elsewhere in the second, and sums may
-    be in another order.
+    """The same bits, or right ones in both calls, whose tiles and sums may be elsewhere.
 
     Args:
         call: that both answer.

@@ -1,6 +1,4 @@
-"""What a session leaves in its record beside the verdicts,
-so that the record alone decides as the session did.
-"""
+"""What a session leaves in its record beside verdicts, so that the record alone decides."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which implementations are wrong for certain by now: what is borderline decides nothing of them
-any more.
+"""Which implementations are certainly wrong by now; borderline failures then need no re-test.
 
 Known to all processes of a session that have a folder in common; else to each by itself.
 """

@@ -50,9 +50,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps one item of an implementation that cannot run here, to say so;
-    puts tests in the order of evidence.
-    """
+    """Keeps one item of an implementation that cannot run; orders tests by evidence."""
     kept, dropped, reported = list[pytest.Item](), list[pytest.Item](), set[str]()
     for item in items:
         subject = subject_of(item)
@@ -80,16 +78,12 @@ def subject_of(item: pytest.Item) -> Subject | None:
 
 
 def _has_no_case(item: pytest.Item) -> bool:
-    """Whether an item stands for an empty list of parameters:
-    no implementation of the session has a variant.
-    """
+    """Whether an item stands for no parameters: no implementation has a variant."""
     return isinstance(item, pytest.Function) and "kernel" in item.fixturenames
 
 
 def fix_draws(item: pytest.Item, seed: int) -> None:
-    """Seeds Hypothesis for one item: the same problems for every implementation,
-    in any order, on any worker.
-    """
+    """Seeds Hypothesis for one item: the same problems for every implementation and order."""
     assert isinstance(item, pytest.Function)
     if not hypothesis.is_hypothesis_test(item.obj):
         return

@@ -1,5 +1,4 @@
-"""Kernels that end the process of a test: found by the files that the process left, and isolated
-from then on.
+"""Kernels that end a test's process: found by files it left, isolated from then on.
 
 A kernel that runs in the process of its test may end that process: a segfault, an `abort`, an
 `os._exit`. While such a test runs, its name lies in a file, and the stacks that the interpreter
@@ -183,9 +182,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def present(config: pytest.Config, subject: Subject) -> Subject:
-    """The implementation as it runs by now:
-    isolated, once a process has ended during one of its tests.
-    """
+    """The implementation as it runs by now: isolated once it ended a test's process."""
     files = crash_files(config)
     if files is None or subject.adapter.isolated or not files.crashes(subject.spec):
         return subject
@@ -208,9 +205,7 @@ def unrepeated(item: pytest.Item, subject: Subject, verdicts: list[Verdict]) -> 
 
 
 def end_crash_files(config: pytest.Config) -> None:
-    """Ends the worker processes that crashes have started,
-    and removes the folder if it is of this session.
-    """
+    """Ends worker processes that crashes started, and removes this session's folder."""
     for subject in config.stash.get(_ISOLATED, {}).values():
         subject.adapter.end()
     files = config.stash.get(_FILES, None)

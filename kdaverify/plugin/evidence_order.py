@@ -69,8 +69,7 @@ def _turns(items: Iterable[pytest.Item]) -> dict[str, int]:
 
 
 def _cost(item: pytest.Item, name: str) -> float:
-    """Of the fixed problem of a test, so that plain calls begin with the smallest; 0 where the test
-    generates its own.
+    """Of a test's fixed problem, so that the smallest come first; 0 if it generates them.
 
     What comes last is run the other way round: a long test at the very end leaves all other
     processes without work.

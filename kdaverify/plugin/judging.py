@@ -1,6 +1,4 @@
-"""One test: the implementation and the judge it is given,
-and the verdicts that leave with its report.
-"""
+"""One test: its implementation and judge, and the verdicts that leave with its report."""
 
 from __future__ import annotations
 
@@ -136,8 +134,7 @@ def _settle(item: pytest.Item, subject: Subject) -> None:
 
 
 def _account_for_crash(item: pytest.Item, subject: Subject) -> None:
-    """Sees to it that a process that ended during this test counts, though no worker process did
-    when it ran again.
+    """Counts a process that ended during this test, although none ended when it ran again.
 
     Raises:
         Rejected: it ended inside a call of the kernel.
@@ -158,9 +155,7 @@ def _account_for_crash(item: pytest.Item, subject: Subject) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """Hangs the verdicts on the report that closes the judging,
-    which pytest-xdist carries to the controller.
-    """
+    """Adds the verdicts to the report that closes the judging, which pytest-xdist transfers."""
     report: pytest.TestReport = yield
     subject = subject_of(item)
     if subject is None:
@@ -242,9 +237,7 @@ def _say_it_once(item: pytest.Item, subject: Subject) -> None:
 
 
 def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
-    """Skips an item of an implementation that cannot run here;
-    where it was required, the session ends accordingly.
-    """
+    """Skips an item of an implementation that cannot run; ends the session if required."""
     if item.config.option.require_impl:
         said = f"{subject.adapter.name} is required, but {reason}"
     else:
@@ -295,9 +288,7 @@ def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
 
 
 def _once(call: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """One verdict an output, for a case that ran again to confirm it;
-    one that rejects, if any did.
-    """
+    """One verdict an output for a case run again to confirm it; one that rejects, if any did."""
     kept: dict[str, Verdict] = {}
     for verdict in call:
         if verdict.output not in kept or verdict.status.rejects:

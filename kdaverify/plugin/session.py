@@ -1,6 +1,4 @@
-"""The whole session, seen from the process that reports it:
-verdicts arrive, are recorded, and become decisions.
-"""
+"""The session in its reporting process: verdicts arrive, are recorded, and decide."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ class Session:
     def weighed(
         self, judged: Iterable[Subject], profile: str
     ) -> list[tuple[list[Verdict], Expected, list[str]]]:
-        """What is decided upon, by implementation: its verdicts, what must be shown, what went
-        wrong in the harness.
-        """
+        """What is decided, by implementation: verdicts, requirements, harness errors."""
         rows = self.ordered()
         own = {
             subject: [row for row in rows if row.implementation == subject.adapter.name]
@@ -126,8 +122,7 @@ class Session:
 def diagnose(
     session: Session, judged: Iterable[Subject], *, seconds: float, limits: Limits
 ) -> None:
-    """Finds, of every implementation that is rejected,
-    which failures are the same, and names what is wrong.
+    """Groups the failures of every rejected implementation, and names what is wrong.
 
     Args:
         seconds: for each.
@@ -274,9 +269,7 @@ def _stopped_as_wanted(session: pytest.Session, found: Session) -> bool:
 
 
 def _diagnose(config: pytest.Config, found: Session) -> None:
-    """Diagnoses each implementation;
-    a kernel that ends this process is isolated in the next try.
-    """
+    """Diagnoses each implementation; a kernel that ends the process is isolated at retry."""
     named = subjects(config)
     spent = (time.monotonic() - found.began) / max(1, len(named))
     given: float | None = config.option.diagnosis
@@ -292,9 +285,7 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
 
 
 def _edited(judged: Mapping[str, CodeIdentity]) -> list[Trouble]:
-    """Files that changed while they were judged:
-    nobody knows then which verdict is of which code.
-    """
+    """Files that changed while they were judged: it is open which code a verdict is of."""
     reported = {name: ", ".join(one.changed_since()) for name, one in judged.items()}
     return [
         Trouble(name, "", said := f"{files} changed while it was judged; judge it again", said)

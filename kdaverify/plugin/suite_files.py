@@ -20,9 +20,7 @@ def property_of(suite: Path) -> str:
 
 
 def belongs(suite: Path, op: str) -> bool:
-    """Whether a suite tests an operator:
-    it lies in the folder of that one's suites, or in no operator's.
-    """
+    """Whether a suite tests an operator: it lies in that one's folder, or in nobody's."""
     folders = {path.name for path in kdaverify.suites_folder().iterdir() if path.is_dir()}
     return suite.parent.name == call_operator(op).suites or suite.parent.name not in folders
 

@@ -1,6 +1,4 @@
-"""What a kernel is tested on: problems, the regimes they are generated from,
-the fixed panel, strategies and settings.
-"""
+"""What a kernel is tested on: problems, regimes, the fixed panel, strategies, settings."""
 
 from __future__ import annotations
 

@@ -23,7 +23,5 @@ TORCH: dict[str, torch.dtype] = {
 
 
 def state_dtype(dtype: str) -> torch.dtype:
-    """The type of gates and states beside inputs of `dtype`:
-    float64 beside float64, else float32.
-    """
+    """The type of gates and states beside inputs of `dtype`: float64 or float32."""
     return torch.float64 if dtype == "fp64" else torch.float32

@@ -138,9 +138,7 @@ class Space:
     compiled: bool = False
 
     def rows(self, strength: int) -> list[CombinationRow]:
-        """A covering array: every combination of `strength` levels that some problem of the space
-        has occurs in a row.
-        """
+        """A covering array: every `strength`-combination of the space's levels is in a row."""
         options = self._options()
 
         def possible(levels: Mapping[str, str]) -> bool:
@@ -205,9 +203,7 @@ class Space:
 
 
 def _seconds(p: Problem) -> float:
-    """The `cost` of a problem whose sequences take whole chunks,
-    as they do in the reference kernels.
-    """
+    """The `cost` of a problem in whole chunks, as reference kernels compute it."""
     chunks = sum(-(-length // _CHUNK) for _, _, length in p.spans)
     return seconds(tokens=max(p.B * p.T, chunks * _CHUNK if p.packed else 0), HV=p.HV, K=p.K, V=p.V)
 

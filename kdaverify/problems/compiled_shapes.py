@@ -40,8 +40,7 @@ _FEW: Final = 2
 
 
 def shapes(widths: Sequence[int]) -> list[HeadsAndWidths]:
-    """The heads and widths of random problems: every pair of two widths; of more, each once as K
-    and once as V.
+    """Heads and widths of random problems: every pair of two widths, else each as K and V.
 
     Args:
         widths: the smallest first.
@@ -56,8 +55,7 @@ def shapes(widths: Sequence[int]) -> list[HeadsAndWidths]:
 
 
 def pool(axes: Mapping[str, Sequence[str]], strength: int) -> list[Row]:
-    """Partial rows of few compiled kernels in which every combination of `strength` of their
-    constants occurs.
+    """Partial rows of few compiled kernels, with every `strength`-combination of constants.
 
     Backward kernels are the larger part, and the direction is one of the levels that a row
     combines: they need every combination of one constant less.

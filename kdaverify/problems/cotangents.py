@@ -1,6 +1,4 @@
-"""What a backward pass is given: the gradients of a loss with respect to the outputs,
-generated from the problem.
-"""
+"""What a backward pass is given: gradients of a loss by outputs, from the problem."""
 
 from __future__ import annotations
 
@@ -81,8 +79,7 @@ def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
 
 
 def coarse_cotangents(problem: Problem, of: str, number: int) -> Cotangents:
-    """Cotangents of three bits, -4 to 4, so that their small multiples, sums and powers of two are
-    exact in every format.
+    """Cotangents of three bits, -4 to 4: small multiples and sums are exact everywhere.
 
     Args:
         of: both, o or final_state.

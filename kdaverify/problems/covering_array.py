@@ -1,6 +1,4 @@
-"""Covering arrays: few rows in which every possible combination of two,
-or three, levels of different axes occurs.
-"""
+"""Covering arrays: few rows with every combination of two or three axes' levels."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ def covering_array(
     begun: Sequence[Row] = (),
     seed: int = 0,
 ) -> list[Row]:
-    """Rows, each a level of every axis, that hold every combination of `strength` levels that a
-    possible row can hold.
+    """Rows, each a level of every axis, with every possible combination of `strength`.
 
     Math: greedy, one row at a time: it begins with a combination that no row has yet and takes,
     axis by axis in random order, the level
@@ -121,9 +118,7 @@ def _missing(
 def _most_new(
     row: Row, axis: str, levels: Sequence[str], missing: Mapping[Combination, None], strength: int
 ) -> str:
-    """The level of `axis` with which the row holds most missing combinations; the first of
-    several.
-    """
+    """The first level of `axis` with which the row holds most missing combinations."""
     others = [list(some) for some in combinations(row.items(), strength - 1)]
     return max(
         levels,

@@ -1,6 +1,4 @@
-"""Directions in which a problem's inputs are moved: signed, random,
-over all tensors at once, and exactly representable.
-"""
+"""Directions in which inputs are moved: signed, random, over all, exactly representable."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ MILDEST_LOWEST_GATE: Final = -1.0
 
 @dataclass(frozen=True)
 class Pair:
-    """A call moved both ways along one direction;
-    the derivative is taken along up - down, as stored.
-    """
+    """A call moved both ways along a direction; the derivative is along up - down, as stored."""
 
     up: Inputs
     down: Inputs
@@ -65,9 +61,7 @@ def _moved(problem: Problem, number: int, name: str, x: Tensor, step: float) -> 
 
 
 def _size(name: str, x: Tensor) -> float:
-    """What the step is relative to: the rms of the tensor,
-    1 where it is 0 throughout, and for exponents.
-    """
+    """What the step is relative to: the tensor's rms; 1 where it is 0, and for exponents."""
     size = 1.0 if name == "g" else float(x.double().square().mean().sqrt()) if x.numel() else 1.0
     return size or 1.0
 

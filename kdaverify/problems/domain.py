@@ -30,9 +30,7 @@ _GATES_OF: Final[dict[Gates, str]] = {
 
 
 class DomainError(ValueError):
-    """A domain that holds no problem; the message names the option,
-    what was wanted and what came.
-    """
+    """A domain without problems; the message names the option, what was wanted and came."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,9 +234,7 @@ class Domain:
             yield f"no such lengths (T = {p.T}): it takes multiples of {self.length_multiple}{most}"
 
     def _values_outside(self, p: Problem) -> Iterator[str]:
-        """Tensors are built and looked at only where a range is declared that the problem's own
-        does not say already.
-        """
+        """Tensors are examined only for a declared range that the problem does not state."""
         if (p.gate_range, p.beta_range) == (self._bounds["gate_range"], self._bounds["beta_range"]):
             return
         for name, tensor, (low, high) in (

@@ -1,6 +1,4 @@
-"""Problems whose error accumulates over a run: the same memory,
-or the same kind of writes, at every length.
-"""
+"""Problems whose error accumulates: the same memory, or kind of writes, at all lengths."""
 
 from __future__ import annotations
 

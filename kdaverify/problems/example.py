@@ -1,6 +1,4 @@
-"""A small problem of KDA to start from,
-and the schema of problems with the names of all regimes.
-"""
+"""A small problem of KDA to start from, and the problems' schema with all regimes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sequence lengths where kernels break: around rows of 16, 32 and 64,
-single tokens, empty sequences, many sequences.
-"""
+"""Sequence lengths where kernels break: around 16, 32 and 64, single tokens, empty, many."""
 
 from __future__ import annotations
 

@@ -45,14 +45,11 @@ class Stream:
         return _unit_interval(self._raw(_count(shape))).reshape(shape)
 
     def integers(self, below: int, *shape: int) -> Integers:
-        """Integers of [0, below); the bias of the remainder is below 2^-50 for the few choices made
-        here.
-        """
+        """Integers of [0, below); the remainder's bias is below 2^-50 for so few choices."""
         return (self._raw(_count(shape)) % np.uint64(below)).astype(np.int64).reshape(shape)
 
     def normal(self, *shape: int) -> Array:
-        """Normal-like: the sum of 12 uniforms minus 6 (Irwin-Hall). Mean 0 (to 3e-6), variance 1,
-        never beyond 6.
+        """Normal-like: the sum of 12 uniforms minus 6 (Irwin-Hall), mean 0 to 3e-6, within 6.
 
         Twelve uniforms of 21 bits come from four 64-bit integers; a fifth fills the bits below
         2^-21.

@@ -51,9 +51,7 @@ class Probe:
 
 
 def posed(*, lengths: tuple[int, ...] | None = None, **fields: Any) -> Problem:
-    """A narrow problem of one head, exact in every format by default:
-    one-hot keys, beta 1, no decay, dyadic values.
-    """
+    """A narrow one-head problem, exact in every format: one-hot keys, beta 1, no decay."""
     plain: dict[str, Any] = {
         "B": 1, "H": 1, "HV": 1, "K": ROWS, "V": COLUMNS, "dtype": "bf16", "seed": 0,
         "gate": "zero", "key": "one-hot", "beta": "one", "state": "absent", "value": "dyadic",

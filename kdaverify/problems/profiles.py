@@ -59,8 +59,7 @@ def check_profile(profile: str) -> None:
 
 
 def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
-    """Hypothesis settings of a profile: 2, 6 or 150 examples a test; nightly alone shrinks and
-    remembers failures.
+    """Hypothesis settings of a profile: 2, 6 or 150 examples; nightly alone shrinks.
 
     Args:
         fixed: runs the random problems and no others: nothing is shrunk or remembered.

@@ -1,6 +1,4 @@
-"""Hypothesis strategies that draw problems (never tensors) and shrink sequences first, then T,
-widths, gates, the rest.
-"""
+"""Hypothesis strategies of problems, never tensors; they shrink sequences, T, widths, gates."""
 
 from __future__ import annotations
 
@@ -210,9 +208,7 @@ def _compiled_widths(
 
 
 def _largest(options: tuple[int, ...], drawn: int, fits: Callable[[int], bool]) -> int:
-    """The largest option that fits and is at most the random one: cutting the options would change
-    K where T shrinks.
-    """
+    """The largest option that fits, at most the random one: fewer options would change K."""
     return max(
         (option for option in options if option <= drawn and fits(option)), default=options[0]
     )

@@ -44,8 +44,7 @@ def build(problem: Problem) -> Inputs:
 
 
 def gates(problem: Problem) -> Tensor:
-    """g alone [B, T, HV, KG]: an interface that must see its values first need not draw a state of
-    gigabytes.
+    """g alone [B, T, HV, KG], for interfaces that must see it before a state of gigabytes.
 
     Where channels share a gate it is that of the first: regimes of channels sample a gate for each
     of them.

@@ -34,8 +34,7 @@ MOST_TROUBLES: Final = 3
 
 
 class Pace:
-    """Cases done, cases a second, failures and time left: a bar on a terminal, a line now and then
-    elsewhere.
+    """Cases done, cases a second, failures and time left: a bar on a terminal, else lines.
 
     Args:
         known: cases that an earlier run has answered; they do not count for the rate.

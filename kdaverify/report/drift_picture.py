@@ -21,8 +21,7 @@ LENGTH: Final = (
 
 
 def write(path: Path, growths: tuple[Growth, ...], title: str) -> None:
-    """Draws error against length, one panel an output: the kernel, the band of conforming kernels,
-    and the tolerance.
+    """Draws error against length, a panel an output: kernel, conforming band, tolerance.
 
     Raises:
         ImportError: the renderer is not installed.

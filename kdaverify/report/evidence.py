@@ -1,6 +1,4 @@
-"""Lines below the table of a decision: grades, the run as a whole,
-borderline failures, verdicts that are inconclusive.
-"""
+"""Lines below a decision's table: grades, the run, borderline and inconclusive verdicts."""
 
 from __future__ import annotations
 

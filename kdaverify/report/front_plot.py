@@ -13,9 +13,7 @@ BELOW, ABOVE = 1.0, 2.5
 
 
 def front_svg(study: Study) -> str:
-    """Every finite trial as a dot, the front as a line, the limit dashed;
-    the error axis is logarithmic.
-    """
+    """Every finite trial as a dot, the front a line, the limit dashed, errors logarithmic."""
     trials = [trial for trial in study.trials if math.isfinite(trial.share)]
     most = max(study.moved(trial) for trial in trials) / KIB
 

@@ -141,9 +141,7 @@ def _decision(suite: ET.Element, name: str, ruling: Ruling, reasons: Sequence[st
 
 
 def _groups(rows: pl.DataFrame) -> pl.DataFrame:
-    """One row for every test: how many verdicts, of which how many passed or rejected,
-    and what the first say.
-    """
+    """One row for every test: how many verdicts, passed and rejected, and first messages."""
     pl = polars("JUnit")
     rejects = pl.col("status").is_in([status.value for status in Status if status.rejects])
     reported = pl.col("status") != Status.PASS

@@ -1,6 +1,4 @@
-"""Failures as they come: one line for the first of each kind, while the suites run;
-a pytest plugin of its own.
-"""
+"""Failures as they come: a line for the first of each kind; a pytest plugin of its own."""
 
 from __future__ import annotations
 

@@ -6,9 +6,7 @@ from rich.text import Text
 
 
 def plain(text: str) -> str:
-    """The text on one line, with every control sign, and every sign that turns the direction of
-    writing, as its code.
-    """
+    """The text on one line, control signs and signs of writing direction as codes."""
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
 
 

@@ -1,6 +1,4 @@
-"""What other published standards would have said:
-of a session in counts beside ours, of one output in full.
-"""
+"""What other published standards say: counts of a session, one output in full."""
 
 from __future__ import annotations
 

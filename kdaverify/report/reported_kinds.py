@@ -1,6 +1,4 @@
-"""The failures of a run as an engineer reads them: each kind once,
-and by number what a plain call explains.
-"""
+"""A run's failures as engineers read them: each kind once, explained ones by number."""
 
 from __future__ import annotations
 

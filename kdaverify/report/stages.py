@@ -14,9 +14,7 @@ COLOURS = {Status.PASS: "green", Status.SKIP: "yellow"}
 
 
 def stage_table(steps: Iterable[Step]) -> Table:
-    """A row for every tensor, and below for every equation: status and error / tolerance, "-" where
-    it was not tested.
-    """
+    """A row a tensor, then a row an equation: status, error / tolerance, "-" if untested."""
     table = Table(title="stage by stage", title_justify="left", title_style="bold")
     table.add_column("stage", no_wrap=True)
     table.add_column("tensor", overflow="fold")

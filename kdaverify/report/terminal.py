@@ -63,8 +63,7 @@ def show(
     standards: bool = False,
     judged: Mapping[str, CodeIdentity] = MappingProxyType({}),
 ) -> None:
-    """Writes the table, the distinct failures and the decision of every implementation, then where
-    the record lies.
+    """Writes the table, failures and decision of every implementation, and the record's place.
 
     Args:
         standards: whether every published standard has its row, or all of them one line.
@@ -180,9 +179,7 @@ def _table(decision: Decision) -> Table:
 
 
 def _ran(verdicts: Sequence[Verdict]) -> list[Text]:
-    """Where the kernels ran, and which:
-    what is interpreted says nothing of the device it is meant for.
-    """
+    """Where the kernels ran, and which; interpreted: no evidence of a device."""
     seen: dict[tuple[str, str], Counter[str]] = {}
     for verdict in verdicts:
         if "kernel" in verdict.versions:
@@ -270,9 +267,7 @@ def _show_to_paste(console: Console, line: str) -> None:
 
 
 def _extent(group: ReportedKind) -> list[str]:
-    """Where else the kind fails: in suites that make the same call,
-    in outputs of the same calls.
-    """
+    """Where else the kind fails: in suites with the same call, in the same calls' outputs."""
     suites = ", ".join(f"{name} {times}" for name, times in group.elsewhere.items())
     outputs = ", ".join(f"{name} ({times})" for name, times in group.beside.items())
     return [
@@ -282,9 +277,7 @@ def _extent(group: ReportedKind) -> list[str]:
 
 
 def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
-    """The heaviest reasons, how many more there are,
-    and all that says what was not tested and what was.
-    """
+    """The heaviest reasons, how many more, and all about what was and was not tested."""
     said = [reason for reason in reasons if reason.startswith(ALWAYS_SAID)]
     others = [reason for reason in reasons if reason not in said]
     left_out = len(others) - most
@@ -292,9 +285,7 @@ def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
 
 
 def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
-    """One message: whatever is wrong with every call is said once,
-    and nothing of what could not be scored.
-    """
+    """One message: faults of every call once, and nothing of what could not be scored."""
     console.print(
         reported(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
     )

@@ -1,6 +1,4 @@
-"""Kernels that raised in every case for one reason: they cannot run here,
-which is no evidence of what they compute.
-"""
+"""Kernels that raised in every case for one reason: they cannot run here; no evidence."""
 
 from __future__ import annotations
 

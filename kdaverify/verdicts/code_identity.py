@@ -1,6 +1,4 @@
-"""The code that was judged: which local modules, by content,
-in which version, and what git says of them.
-"""
+"""The code that was judged: local modules by content, their version, and git's state."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ class CodeIdentity:
         return self.digest[:SHORT] if self.digest else self.version
 
     def changed_since(self) -> tuple[str, ...]:
-        """The files whose content here is another than the one that was judged; () too where none
-        of them is here.
-        """
+        """The files whose content differs from the judged one; () where none is here."""
         here = {name: Path(self.folder) / name for name in self.files}
         if not any(path.is_file() for path in here.values()):
             return ()

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecordError(ValueError):
-    """A record that cannot be read or written;
-    the message names the file, the line and what to do.
-    """
+    """A record that cannot be read or written; the message names file, line and remedy."""
 
 
 BATCH: Final = 20_000
@@ -143,8 +141,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def fitted(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
-    """The table with the columns of today: what an older version did not have is filled with its
-    default.
+    """The table with today's columns; those an older version lacks get their default.
 
     Raises:
         RecordError: a column is missing that has no default, is unknown, or has another type.

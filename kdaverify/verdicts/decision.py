@@ -93,9 +93,7 @@ class Decision:
 
     @cached_property
     def stop(self) -> Verdict | None:
-        """What kept every suite from being scored:
-        a wrong declaration, or a call that is never answered.
-        """
+        """What kept suites from being scored: a wrong declaration, a call without an answer."""
         found = next(
             (verdict for verdict in self.failures if verdict.property == CONVENTIONS), None
         )
@@ -130,9 +128,7 @@ class Decision:
 
     @property
     def less_accurate(self) -> tuple[Verdict, ...]:
-        """Passes with many digits fewer than a token recurrence (`checks.digits`),
-        the worst first.
-        """
+        """Passes with many digits fewer than a token recurrence (`checks.digits`), worst first."""
         found = [
             verdict
             for verdict in self.verdicts

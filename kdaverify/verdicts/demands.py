@@ -26,9 +26,7 @@ SHARES: Final = ("skipped", "vacuous", "acquitted")
 def lacking(
     rules: Rules, counted: VerdictCounts, expected: Expected, accounts: Sequence[Account]
 ) -> tuple[str, ...]:
-    """What the rules want and there is not, heaviest first; what does not apply to the
-    implementation is not wanted.
-    """
+    """What the rules want and lack, heaviest first, of what applies to the implementation."""
     profiles = sorted({account.profile for account in accounts} - {*rules.profiles})
     gaps = (
         [f"the session ran profile {', '.join(profiles)}, wanted {' or '.join(rules.profiles)}"]
@@ -42,9 +40,7 @@ def lacking(
 def _too_few(
     rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expected
 ) -> Iterator[str]:
-    """What has fewer passes than wanted;
-    of what is declared and has none the decision speaks anyway.
-    """
+    """What has fewer passes than wanted; the decision reports what is declared without any."""
     require, least = rules.require, rules.at_least
     axes = (
         ("op", tuple(expected.op if op == DECLARED else op for op in require.ops), (), least.op),

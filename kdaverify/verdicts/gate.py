@@ -1,6 +1,4 @@
-"""The gate: a decision on records alone, long after their sessions,
-under rules, waivers and a ledger.
-"""
+"""The gate: a decision on records alone, later, under rules, waivers and a ledger."""
 
 from __future__ import annotations
 
@@ -269,9 +267,7 @@ def _expected(name: str, accounts: Sequence[Account]) -> Expected:
 
 
 def _covered(found: Sequence[Covered]) -> tuple[Covered, ...]:
-    """The session that judged most combinations of each strength:
-    two sessions may have judged the same ones.
-    """
+    """The session that judged most combinations of each strength; two may have the same."""
     most: dict[int, Covered] = {
         one.strength: one for one in sorted(found, key=lambda one: one.judged)
     }

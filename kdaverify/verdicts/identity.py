@@ -11,8 +11,7 @@ FIELDS: Final = ("property", "dtype", "regime", "case", "output", "detail")
 
 
 def identity(about: Sequence[str]) -> str:
-    """PROPERTY/DTYPE/REGIME/CASE/OUTPUT, and /NAME=VALUE,... where the property chose something
-    beside the problem.
+    """PROPERTY/DTYPE/REGIME/CASE/OUTPUT, then /NAME=VALUE,... for the property's own choices.
 
     Args:
         about: the values of FIELDS.

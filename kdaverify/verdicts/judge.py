@@ -22,9 +22,7 @@ from kdaverify.verdicts.verdict import Verdict
 
 
 class Rejected(AssertionError):
-    """At least one output of the kernel under test is wrong; the message is the comparison and the
-    line that replays it.
-    """
+    """An output of the tested kernel is wrong; the message compares and has the replay line."""
 
 
 class FatalRejection(BaseException):

@@ -154,9 +154,7 @@ def panel(rows: pl.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def file_name(implementation: str, device: str) -> str:
-    """The name of a file: letters, digits and a few signs;
-    whatever else there is becomes an underscore.
-    """
+    """The name of a file: letters, digits and a few signs; all else becomes an underscore."""
     return f"{_UNSAFE.sub('_', implementation)}.{_UNSAFE.sub('_', device)}.txt"
 
 

@@ -60,9 +60,7 @@ class Paired:
 
 
 class PairedSample(NamedTuple):
-    """What of a verdict counts in a run: of which output it is,
-    and its rms error over that of every conforming kernel.
-    """
+    """What of a verdict counts in a run: its output, and rms error over conforming ones."""
 
     property: str
     dtype: str

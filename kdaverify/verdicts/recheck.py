@@ -25,9 +25,7 @@ def only_near(case: Sequence[Verdict]) -> bool:
 
 
 def certain(verdicts: Sequence[Verdict]) -> bool:
-    """Whether one fails by more than sampling variation:
-    no borderline failure, or one that fresh seeds confirmed.
-    """
+    """Whether one fails by more than sampling variation, or fresh seeds confirmed it."""
     return any(
         verdict.status.rejects and not _is_near(verdict) and not verdict.left_open()
         for verdict in verdicts
@@ -37,8 +35,7 @@ def certain(verdicts: Sequence[Verdict]) -> bool:
 def rechecked(
     verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False
 ) -> list[Verdict]:
-    """The same verdicts; a borderline failure carries what fresh seeds found, and passes if the
-    re-test passes.
+    """The same verdicts; borderline failures carry fresh seeds' results, and may pass.
 
     Once one is confirmed, or where another case is worse, what is left is not run again and stays a
     failure.
@@ -89,9 +86,7 @@ def _is_near(verdict: Verdict) -> bool:
 
 
 def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
-    """The first figure stays; what is concluded,
-    the grade and the message follow the fresh seeds.
-    """
+    """The first figure stays; conclusion, grade and message follow the fresh seeds."""
     if found is None or not verdict.status.rejects:
         return verdict
     head, _, rest = verdict.message.partition("\n")

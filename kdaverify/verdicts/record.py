@@ -1,6 +1,4 @@
-"""Records: files of verdicts, one a row,
-written so that at most the row being written is lost in a crash.
-"""
+"""Records: files of verdicts, one a row; at most the last is lost in a crash."""
 
 from __future__ import annotations
 
@@ -230,9 +228,7 @@ def lines_there(path: Path) -> int:
 
 
 def cut_back(path: Path, size: int) -> None:
-    """Drops what a session that did not come
-    to its end has appended since `lines_there` was `size`.
-    """
+    """Drops what an unfinished session has appended since `lines_there` was `size`."""
     lines = _lines_of(path)
     if lines.is_file() and lines.stat().st_size > size:
         os.truncate(lines, size)

@@ -1,6 +1,4 @@
-"""What closes a record: how many rows there are, what they hash to,
-and what the session says beside them.
-"""
+"""What closes a record: number of rows, their hash, and facts of the session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a decision needs to know of verdicts:
-how many of which kind there are, each counted once.
-"""
+"""What a decision needs of verdicts: how many of which kind, each counted once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""TOML files that people write: read against a model,
-refused with the key that is wrong and what was wanted.
-"""
+"""TOML files that people write, read against a model; refusals name key and wanted value."""
 
 from __future__ import annotations
 

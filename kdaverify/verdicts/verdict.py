@@ -112,9 +112,7 @@ class Verdict(RecordedSizes):
     replay: str = ""
 
     def proves(self) -> bool:
-        """Whether it is evidence for the implementation:
-        a pass that no negative control would get.
-        """
+        """Whether it is evidence: a pass that no negative control would get."""
         return self.status is Status.PASS and not self.vacuous
 
     def is_clear(self) -> bool:
@@ -122,15 +120,11 @@ class Verdict(RecordedSizes):
         return self.status.rejects and (self.ratio is None or not self.ratio < CLEAR)
 
     def left_open(self) -> bool:
-        """Whether it is a borderline failure that was not run again,
-        since the kernel is rejected without it.
-        """
+        """Whether it is a borderline failure not run again, as the kernel is rejected anyway."""
         return self.status.rejects and self.recheck is not None and self.recheck.reason == SETTLED
 
     def case_key(self) -> tuple[str, str, str, str]:
-        """What was tested, whatever came of it:
-        verdicts that agree in it are the outputs of one case.
-        """
+        """What was tested, whatever the result: verdicts that agree in it are of one case."""
         detail = ",".join(f"{name}={value}" for name, value in sorted(self.detail.items()))
         return self.property, self.dtype, self.case, detail
 

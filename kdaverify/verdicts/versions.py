@@ -15,8 +15,7 @@ KERNEL: Final = "kernel"
 
 
 def mixed(rows: pl.LazyFrame) -> dict[str, tuple[str, ...]]:
-    """Of every implementation whose rows come from more than one version of something, what it is,
-    a sentence each.
+    """A sentence for every implementation whose rows have several versions of something.
 
     Raises:
         RecordError: versions that are no JSON object of words.

@@ -91,9 +91,7 @@ class OnlineDesign:
         return [*pairwise(ends)]
 
     def blocks(self, span: Span) -> Iterator[Span]:
-        """The blocks of a split in the order they are read; the last key's block is the short
-        one.
-        """
+        """The blocks of a split in reading order; the last key's block is the short one."""
         first, end = span
         found = [(at, min(at + self.block, end)) for at in range(first, end, self.block)]
         yield from reversed(found) if self.direction == "backward" else found

@@ -1,5 +1,4 @@
-"""Softmax attention and its backward, with the error of every element; in float64 to a proven
-radius.
+"""Softmax attention and its backward in float64, with proven errors of every element.
 
 The same formulas give the radius of the oracle and the bound of a kernel: only precisions differ.
 """
@@ -278,9 +277,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Backward:
-    """The backward of a softmax with P recomputed from the stored LSE, and delta from the stored
-    o.
-    """
+    """The backward of a softmax, with P from the stored LSE and delta from the stored o."""
 
     softmax: Softmax
     d_o: Tensor

@@ -42,8 +42,7 @@ class Running:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """A segment with its heads packed: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [R, s_k], or
-    [h_kv, R, s_k].
+    """A segment with packed heads: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [.., R, s_k].
 
     Args:
         sink: [h_kv, R] that of every row, or None; of a split that begins with it, in the units of
@@ -342,9 +341,7 @@ class AttentionPipeline:
 
     @property
     def score_scale(self) -> float:
-        """What scores are multiplied by; a scale that is not positive would turn the maximum
-        round.
-        """
+        """What scores are multiplied by; a scale <= 0 would turn the maximum round."""
         return self.scale if self._early == "scores" else 1.0
 
     @property

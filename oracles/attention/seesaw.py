@@ -19,9 +19,7 @@ from oracles.attention.pipeline import AttentionPipeline, PackedRows, Partial, R
 
 
 def both(a0: Tensor, a1: Tensor) -> tuple[Tensor, Tensor]:
-    """What the two halves of the accumulator are multiplied by, before and between the products:
-    left twice, right once.
-    """
+    """What the accumulator's halves are multiplied by around products: left twice, right once."""
     return a0, a0 * a1
 
 

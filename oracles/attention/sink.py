@@ -1,5 +1,4 @@
-"""Attention with a sink: a learned logit of every query head that joins the sum of exponentials and
-has no value.
+"""Attention with a sink: a learned logit of each query head in the sum, without a value.
 
 Math: a sink a is a key of score a whose value is 0. With o~ and LSE of the keys alone,
     o = o~ sigma(LSE - a)    LSE with the sink = ln(exp(LSE) + exp(a))    da = sum_i dS_i

@@ -1,6 +1,4 @@
-"""The adjoint of the token recurrence in ball arithmetic:
-every element of every gradient with its radius.
-"""
+"""The token recurrence's adjoint in ball arithmetic: all gradients with their radii."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ BLOCK = 16
 
 
 def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAnswer:
-    """Gradients of the token recurrence with proven radii, one sequence and value head after the
-    other.
+    """Gradients of the token recurrence with proven radii, a sequence and head at a time.
 
     Math: section 5, with the states held as in the token form, S = Diag(exp G) Z, and their
     gradients as P = Diag(exp -G) Y. A

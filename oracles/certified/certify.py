@@ -32,9 +32,7 @@ CEILING_BITS = 4096
 
 
 class UncertifiedError(RuntimeError):
-    """No precision up to the ceiling gave a radius that the caller accepts;
-    the message says the radius reached.
-    """
+    """No precision up to the ceiling gave an accepted radius; the message has the one reached."""
 
 
 def certify(
@@ -117,9 +115,7 @@ def certify_gradients(
 
 
 def adjoint_bits(inputs: Inputs, extra: int = 0) -> int:
-    """The precision at which the adjoint is first tried:
-    80 + 0.5 T bits, T the longest sequence.
-    """
+    """The first precision of the adjoint: 80 + 0.5 T bits, T the longest sequence."""
     return _first_bits(inputs, ADJOINT_BITS_PER_TOKEN, extra)
 
 

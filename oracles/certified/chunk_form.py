@@ -158,9 +158,7 @@ def scores(tokens: Head, decay: Decay) -> tuple[Rows, arb_mat]:
 
 
 def solve(A: Rows) -> Rows:
-    """(I + A)^-1 for A strictly lower. Math: 3.3, by halves:
-    the lower left block is -R22 A21 R11.
-    """
+    """(I + A)^-1 for A strictly lower, by halves: the lower left is -R22 A21 R11 (Math: 3.3)."""
     size = len(A)
     if size <= SUBSTITUTION_ROWS:
         return _substitute(A)

@@ -30,8 +30,7 @@ RADIUS = 2.0**-4
 def directional(
     inputs: Inputs, cotangents: Cotangents, direction: Gradients[Tensor], *, bits: int
 ) -> Enclosure:
-    """The slope of the loss along a direction, by a central difference of the chunk form in ball
-    arithmetic.
+    """The loss's slope along a direction, by central differences in ball arithmetic.
 
     Math: section 3, with L(z) = <do, o> + <dS_T, S_T> at the inputs plus z times the direction, and
     h = 2^-(bits / 3):
@@ -79,9 +78,7 @@ def directional(
 
 
 def slope(gradients: Gradients[Enclosure], direction: Gradients[Tensor], *, bits: int) -> Enclosure:
-    """The slope along the same direction that enclosed gradients give:
-    their inner product with it.
-    """
+    """The slope along the direction by enclosed gradients: their inner product with it."""
     total = ZERO
     with precision(bits):
         for name in GRADIENTS:
@@ -108,9 +105,7 @@ def _scalar(ball: arb) -> Enclosure:
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What one head reads, or the direction it is moved along:
-    its tokens and its initial state [K][V].
-    """
+    """What one head reads, or the direction it is moved along: tokens, initial state [K][V]."""
 
     tokens: Head
     state: Rows
@@ -149,9 +144,7 @@ def _shift(rows: Rows, along: Rows, step: arb) -> Rows:
 
 
 def _widened(point: HeadInputs, along: HeadInputs) -> HeadInputs:
-    """Bounds of the moduli on the disc: |x| + r |d|,
-    and a gate whose exp bounds the decay, g + r |d|.
-    """
+    """Bounds of the moduli on the disc: |x| + r |d|; for the decay, exp of g + r |d|."""
     modulus = _bounds(point, point.tokens.g)
     return _moved(
         modulus, _bounds(along, [[abs(x) for x in row] for row in along.tokens.g]), arb(RADIUS)

@@ -53,8 +53,7 @@ Form = Callable[[Head, arb_mat], tuple[list[arb_mat], arb_mat]]
 
 
 def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> CertifiedOutputs:
-    """Run a form on every sequence and value head, at `bits` bits; flint's global precision is
-    restored.
+    """Run a form on each sequence and head at `bits` bits; restores flint's precision.
 
     Raises:
         ValueError: bits is not a precision.

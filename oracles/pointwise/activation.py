@@ -1,5 +1,4 @@
-"""The operations beside the kernel, forward and backward, in float64: gate activations, the sigmoid
-of beta, l2norm.
+"""The operations beside the kernel, both ways, in float64: gates, sigmoid of beta, l2norm.
 
 Everything is formed from exponentials of something <= 0, exponents are added before they are
 exponentiated, and the arguments of those exponentials carry what their rounding left out: no input

@@ -35,8 +35,7 @@ SIGNATURE: Final = CallSignature(
 
 @dataclass(frozen=True)
 class GatedNormCall(TensorCall):
-    """One call: x and gate [B, T, H, V], weight [V], eps inside the root, activation silu or
-    sigmoid.
+    """One call: x and gate [B, T, H, V], weight [V], eps in the root, silu or sigmoid.
 
     Args:
         rank: axes of x and gate as the function gets them: 4, or 3 or 2 with the leading ones
@@ -78,9 +77,7 @@ Results = dict[str, tuple[Tensor, RoundingError]]
 
 
 class GatedNorm:
-    """One call in float64, with the errors that a kernel makes
-    which computes with the given precision.
-    """
+    """One call in float64, and the errors of a kernel that has the given precision."""
 
     def __init__(self, call: GatedNormCall, precision: NormPrecision = EXACT) -> None:
         self.call, self.precision = call, precision

@@ -1,6 +1,4 @@
-"""The operations beside the kernel by name: what each takes,
-what it gives back, and both exactly.
-"""
+"""Operations beside the kernel by name: arguments, results, and both exactly."""
 
 from __future__ import annotations
 

@@ -34,15 +34,11 @@ class Precision:
 
     @property
     def vanishing(self) -> float:
-        """What a result may lose below the normal numbers:
-        units flush those of fp32's range to 0, and keep fp16's.
-        """
+        """What a result may underflow by: units flush fp32's subnormals, keep fp16's."""
         return self.smallest if self.smallest < FLUSHED else self.unit * self.smallest
 
     def gamma(self, roundings: float) -> float:
-        """n u / (1 - n u), which bounds the relative error of n roundings in a row; inf where they
-        can take every digit.
-        """
+        """n u / (1 - n u), a bound of n successive roundings; inf where all digits may go."""
         n = roundings * self.unit
         return n / (1 - n) if n < 1 else math.inf
 
@@ -163,8 +159,7 @@ def partial_sums(squares: Tensor, total: Tensor, terms: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Activation:
-    """s = sigmoid(z), and the gate silu = z s or s itself, with slopes and curvatures that no input
-    overflows.
+    """s = sigmoid(z); the gate z s or s, with slopes and curvatures that cannot overflow.
 
     Args:
         name: silu, sigmoid or none (the identity).
@@ -198,9 +193,7 @@ class Activation:
         return torch.where(s == 0, s, s * (1 + self.z * rest)) if self.name == "silu" else s * rest
 
     def error(self, precision: Precision) -> RoundingError:
-        """Of the value, for an exact z: sigmoid to 2 ulp beside what a base-2 exponential takes,
-        and the product.
-        """
+        """Of the value at an exact z: sigmoid to 2 ulp and the exponential's, and the product."""
         value = self.value
         if self.name == "none":
             return RoundingError.none(value)
@@ -210,9 +203,7 @@ class Activation:
         ) + RoundingError.rounding(value, 1, precision)
 
     def slope_error(self, precision: Precision) -> RoundingError:
-        """Of the slope s (1 + z (1 - s)) or s (1 - s), for an exact z;
-        1 - s may round away what is small beside 1.
-        """
+        """Of the slope s (1 + z (1 - s)) or s (1 - s) at an exact z; 1 - s rounds small s away."""
         s, rest, u = self.sigmoid, torch.sigmoid(-self.z), precision.unit
         if self.name == "none":
             return RoundingError.none(s)
@@ -257,9 +248,7 @@ class Activation:
         return (factor * torch.exp(-away)).nan_to_num(nan=0.0).clamp(max=0.5)
 
     def _relative(self, precision: Precision) -> Tensor:
-        """Of s: an exponential of base 2 is off by 2 u |z| beside its own 2 ulp,
-        and counts by 1 - s.
-        """
+        """Of s: base-2 exponentials are off by 2 u |z| beside own 2 ulp, and count by 1 - s."""
         u = precision.unit
         exponent = 2 * u * self.z.abs().clamp(max=-2 * math.log(precision.smallest))
         return torch.sigmoid(-self.z) * (exponent + FUNCTION_UNITS * u) + (FUNCTION_UNITS + 2) * u

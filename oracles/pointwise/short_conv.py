@@ -115,9 +115,7 @@ class Taps:
         return torch.where(inside[:, None], ahead, state[self.sequence, :, column])
 
     def given(self, e: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The transpose: [B T, D] and [N, D, W],
-        each the sum of what its elements were factors of.
-        """
+        """The transpose: [B T, D] and [N, D, W], sums of what the elements were factors of."""
         x, W = self.call.x, self.call.W
         dx = e.new_zeros(x.shape[0] * x.shape[1], x.shape[2])
         dstate = e.new_zeros(self.call.N, x.shape[2], W)
@@ -181,9 +179,7 @@ Results = dict[str, tuple[Tensor, RoundingError]]
 
 
 class ShortConv:
-    """One call in float64, with the errors that a kernel makes
-    which computes with the given precision.
-    """
+    """One call in float64, and the errors of a kernel that has the given precision."""
 
     def __init__(self, call: ShortConvCall, precision: ConvPrecision = EXACT) -> None:
         self.call = call

@@ -1,3 +1,1 @@
-"""Kernels for Ascend NPUs: flashserve's AscendC operators,
-and shared objects compiled from PTO sources.
-"""
+"""Kernels for Ascend NPUs: flashserve's AscendC operators, shared objects of PTO sources."""

@@ -63,8 +63,7 @@ class AscendcOptions:
 
 
 class AscendC(Adapter):
-    """chunk_kda_fwd of whatever revision is installed, found by its signature and held to it by a
-    two-token self-test.
+    """Whichever chunk_kda_fwd is installed, found by its signature, checked by a self-test.
 
     The name stands for several contracts: an early one takes gates summed over the chunk in log2
     and returns o in the layout of the inputs, later ones take natural gates and return o

@@ -1,6 +1,4 @@
-"""One imported module of AscendC operators: which conventions its functions follow, found by calls
-and not by version.
-"""
+"""A module of AscendC operators: its functions' conventions, found by calls, not by version."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ class Binding:
 
     @functools.cached_property
     def revision(self) -> Revision:
-        """The revision by its signature and, where two share one,
-        by a width that only one of them takes.
-        """
+        """The revision by its signature; where two share one, by a width that only one takes."""
         if self.signed is EITHER:
             return MID if self._takes(TILE) else V26_9_1
         return self.signed

@@ -87,9 +87,7 @@ class ChunkCall:
         return returned[0], returned[1]
 
     def _changes(self, call: Inputs) -> dict[str, _Change]:
-        """What the conventions do not express: gates in the revision's form,
-        and a beta that is fp32 beside fp16.
-        """
+        """What conventions cannot express: the revision's gates, and fp32 beta beside fp16."""
         changes: dict[str, _Change] = {}
         if self.revision.gate is not NATURAL:
             changes["g"] = self._gates(call)
@@ -135,9 +133,7 @@ class _Change:
 
 
 class _Given:
-    """A tensor changed once more before it is given:
-    an edit of it must show in the one it was made from.
-    """
+    """A tensor changed once more before it is given; an edit of it must show in its source."""
 
     def __init__(self, handed: Tensor, change: _Change) -> None:
         self._handed, self._change = handed, change

@@ -28,18 +28,14 @@ class GateForm:
     unit: float
 
     def hand(self, inputs: Inputs, chunk_size: int) -> Tensor:
-        """The gates of a call in this form: computed in float64,
-        rounded once to the gates' dtype.
-        """
+        """The gates of a call in this form, computed in float64 and rounded once to their dtype."""
         # On the host: float64 is slow or absent on an NPU.
         g = inputs.g.detach().cpu().double()
         given = _summed(g, inputs, chunk_size) if self.cumulated else g
         return (given / self.unit).to(inputs.g.dtype).to(inputs.g.device)
 
     def read(self, given: Tensor, inputs: Inputs, chunk_size: int) -> Tensor:
-        """The log decays [B, T, HV, K] that tensor `given` means
-        to a kernel that takes this form, in float64.
-        """
+        """The log decays [B, T, HV, K], in float64, that `given` means to a kernel of this form."""
         meant = given.detach().cpu().double() * self.unit
         return (_differences(meant, inputs, chunk_size) if self.cumulated else meant).to(
             given.device
@@ -58,9 +54,7 @@ FORMS: Final = (NATURAL, LOG2, CUMULATED_LOG2, CUMULATED_NATURAL)
 
 
 def through(form: GateForm, inputs: Inputs, chunk_size: int) -> Inputs:
-    """The call with the gates that a kernel really gets when they are handed over in `form`,
-    rounding included.
-    """
+    """The call with the gates that a kernel gets when handed over in `form`, rounded."""
     return replace(inputs, g=form.read(form.hand(inputs, chunk_size), inputs, chunk_size))
 
 

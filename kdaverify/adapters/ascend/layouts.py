@@ -32,9 +32,7 @@ class Layout:
         return packed(inputs) if self.rank3 else inputs
 
     def strip(self, tensor: Tensor) -> Tensor:
-        """The tensor of a converted call without the batch axis that this layout has not,
-        in the same memory.
-        """
+        """The tensor of a converted call without the batch axis if this layout has none; a view."""
         return tensor.squeeze(0) if self.rank3 else tensor
 
 
@@ -61,9 +59,7 @@ def packed(inputs: Inputs) -> Inputs:
 
 
 def chunk_indices(inputs: Inputs, chunk_size: int) -> tuple[int, ...]:
-    """Flat (sequence, local chunk) pairs of a pack, sequence-major:
-    the only order that the operators accept.
-    """
+    """Flat (sequence, local chunk) pairs of a pack, sequence-major, as the operators require."""
     counts = [-(-length // chunk_size) for length in inputs.lengths]
     return tuple(
         i

@@ -21,9 +21,7 @@ _HEAD_MAJOR: Final = Conventions(layout="bhtd", packing="cu_seqlens")
 
 
 def prepared(inputs: Inputs) -> Inputs:
-    """The call as the kernel is meant to get it, before conversions:
-    packed, scaled, heads repeated.
-    """
+    """The call as the kernel is meant to get it: packed, scaled, heads repeated."""
     call = packed(fold_scale(inputs))
     repeats = call.HV // call.H
     return replace(

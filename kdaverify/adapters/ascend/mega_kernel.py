@@ -21,9 +21,7 @@ Role = Literal["input", "constant", "output", "scratch"]
 
 @dataclass(frozen=True)
 class BufferSizes:
-    """What the buffers' shapes depend on: T tokens in all,
-    HV heads, chunks in all, blocks launched.
-    """
+    """What the buffers' shapes depend on: tokens and heads in all, chunks, blocks launched."""
 
     T: int
     HV: int

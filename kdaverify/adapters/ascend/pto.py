@@ -1,6 +1,4 @@
-"""Kernels written in PTO-ISA: a shared object with megagdn-pto's entry point,
-supplied by the user.
-"""
+"""Kernels written in PTO-ISA: the user's shared object with megagdn-pto's entry point."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ def limit(inputs: Inputs) -> str | None:
 
 @dataclass(frozen=True)
 class RecurrentCall:
-    """How the operator is called: BSND, on a private pool in which every sequence's slot lies
-    between two guards.
+    """How the operator is called: BSND, on a private pool with guards around every slot.
 
     Args:
         function: the vendor's.

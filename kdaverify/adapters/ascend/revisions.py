@@ -1,6 +1,4 @@
-"""One name, several contracts: what the revisions
-of `chunk_kda_fwd` agree on and where they differ.
-"""
+"""One name, several contracts: where the revisions of `chunk_kda_fwd` agree and differ."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The hidden switch of `chunk_kda_fwd`: large calls go through three kernels instead of one,
-and nothing reports it.
-"""
+"""The hidden switch of `chunk_kda_fwd`: large calls go through three kernels, unreported."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A two-token call whose answer shows how a kernel reads its tensors:
-a misread gate is finite, and wrong.
-"""
+"""Two tokens that show how a kernel reads its tensors: misread gates are finite, and wrong."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def verdict(
 
 
 def _error(reading: Reading, tested: Inputs, o: Any, final_state: Any) -> float:
-    """How far the answer is from that of a kernel with this reading, relative to its size; the
-    worse of the two outputs.
-    """
+    """How far the answer is from this reading's, relative to size; the worse output."""
     expected_o, expected_state = recurrence(reading.call(tested))
     written = [(o, reading.o(expected_o))]
     if final_state is not None:
@@ -121,9 +117,7 @@ def _error(reading: Reading, tested: Inputs, o: Any, final_state: Any) -> float:
 
 
 def _distance(found: Any, expected: Tensor) -> float:
-    """Between numbers as they lie in memory, whatever the shape; infinite where there are not as
-    many, or some are NaN.
-    """
+    """Between numbers in memory order; infinite where counts differ or some are NaN."""
     if not isinstance(found, Tensor) or found.numel() != expected.numel():
         return math.inf
     distance = float(

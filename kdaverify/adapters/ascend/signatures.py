@@ -28,9 +28,7 @@ class Entry:
 
 
 def entry(module: Any, name: str) -> Entry | None:
-    """The public function `name` of a module with the parameters it really has;
-    None where there is no such function.
-    """
+    """The public function `name` of a module with its real parameters; None if there is none."""
     call = getattr(module, name, None)
     if call is None:
         return None
@@ -46,9 +44,7 @@ def entry(module: Any, name: str) -> Entry | None:
 
 
 def parameters(function: Any) -> tuple[str, ...]:
-    """Names of the parameters of a Python function or of an operator of torch.ops;
-    none for what shows no signature.
-    """
+    """Parameter names of a Python or torch.ops function; none where no signature is shown."""
     overload = getattr(function, "default", function)
     schema = getattr(overload, "_schema", None)
     if schema is not None:

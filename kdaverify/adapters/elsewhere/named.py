@@ -23,8 +23,7 @@ NEEDS: Final = (
 
 
 def _at(options: Mapping[str, str]) -> Adapter:
-    """The kernel that the options name: python, kernel, framework, step, backward, limit, and the
-    words of its declaration.
+    """The kernel by its options: python, kernel, framework, step, backward, limit, declaration.
 
     Raises:
         AdapterError: an option is missing or unknown, or has no such value.

@@ -83,9 +83,7 @@ def _unanswered(path: Path) -> CallFailure:
 
 
 def _digest(folder: Path, call: ExportedCall) -> str:
-    """SHA-256 of what the call was made from: its input file, and the outputs of the calls that it
-    is linked to.
-    """
+    """SHA-256 of what the call was made from: its input file and its linked outputs."""
     linked = dict(call.links.values())
     content = [(folder / INPUTS / call.file).read_bytes()]
     content += [(folder / OUTPUTS / file).read_bytes() for file in linked]

@@ -1,6 +1,4 @@
-"""An adapter of a declared kernel that is called somewhere else:
-a declaration, and whatever carries its calls.
-"""
+"""An adapter of a declared kernel called elsewhere: a declaration, and what runs its calls."""
 
 from __future__ import annotations
 
@@ -73,8 +71,7 @@ class _Function:
 
 
 def kda_adapter(declaration: Declaration, call: Callable[[Arguments], Any]) -> KernelAdapter:
-    """The adapter of a declared KDA kernel that is called as `call`, which gets all arguments as
-    one mapping.
+    """The adapter of a declared KDA kernel; `call` gets all arguments as one mapping.
 
     Raises:
         AdapterError: an option has no such value, or contradicts another.
@@ -112,9 +109,7 @@ class Declared(Adapter):
 
     @abc.abstractmethod
     def carry(self, call: DeclaredCall) -> tuple[Any, ...]:
-        """The outputs of one call in the kernel's conventions, None for those that are not
-        returned.
-        """
+        """The outputs of one call in the kernel's conventions; None where not returned."""
 
     def contract(self, dtype: str) -> Any:
         return self._kernel.contract(dtype)

@@ -1,6 +1,4 @@
-"""What was exported: one JSON file that says under which declaration, which cases and calls, and
-which files hold them.
-"""
+"""What was exported: one JSON file with the declaration, cases, calls and their files."""
 
 from __future__ import annotations
 

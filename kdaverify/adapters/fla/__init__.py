@@ -1,3 +1,1 @@
-"""flash-linear-attention: its Triton kernels for CUDA and for Ascend,
-native where the device is, interpreted elsewhere.
-"""
+"""flash-linear-attention: Triton kernels for CUDA and Ascend, native or interpreted."""

@@ -1,6 +1,4 @@
-"""The functions of flash-linear-attention beside the kernel by name and parameter,
-and any port that keeps them.
-"""
+"""Functions of flash-linear-attention beside the kernel, by name, and ports of them."""
 
 from __future__ import annotations
 

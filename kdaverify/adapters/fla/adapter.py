@@ -1,6 +1,4 @@
-"""The adapters of flash-linear-attention: chunk_kda and fused_recurrent_kda,
-their CUDA and their Ascend kernels.
-"""
+"""Adapters of flash-linear-attention: chunk_kda, fused_recurrent_kda on CUDA and Ascend."""
 
 from __future__ import annotations
 

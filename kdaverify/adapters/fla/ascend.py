@@ -32,9 +32,7 @@ CHECKS_OF_THE_DEVICE: Final[Mapping[str, tuple[str, str]]] = {
 
 @functools.cache
 def accept_interpreted_tensors() -> None:
-    """Gives these verifiers descriptions of tensors on an NPU, once per process; what else they
-    verify stays.
-    """
+    """Gives these verifiers descriptions of tensors on an NPU, once per process."""
     for module, (name, method) in CHECKS_OF_THE_DEVICE.items():
         backend = getattr(importlib.import_module(module), name)
         setattr(backend, method, _of_described(getattr(backend, method)))

@@ -116,8 +116,7 @@ GROUPED: Final = replace(PRODUCT, backward=False)
 
 
 class FlaDelta(FlaRecurrence):
-    """One public function of fla.ops.gated_delta_rule or fla.ops.delta_rule; arguments go by name,
-    their order differs.
+    """One public function of fla.ops.gated_delta_rule or delta_rule; arguments go by name.
 
     Source: fla-core 0.6.0.
 

@@ -1,6 +1,4 @@
-"""Ports of flash-linear-attention's stage functions that other people write,
-by the module that holds them.
-"""
+"""Ports of flash-linear-attention's stage functions by other authors, by module."""
 
 from __future__ import annotations
 

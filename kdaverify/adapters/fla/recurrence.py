@@ -24,8 +24,7 @@ INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton
 
 
 class FlaRecurrence(Adapter):
-    """A recurrence of the package: native where the device of its backend is, under Triton's
-    interpreter elsewhere.
+    """A recurrence of the package: native on its backend's device, interpreted elsewhere.
 
     Args:
         backend: cuda or npu: whose kernels.

@@ -81,8 +81,7 @@ def missing(backend: Backend, install: str) -> str | None:
 
 
 def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtime:
-    """The device's own runtime where there is one, the interpreter elsewhere; to be called before
-    the package is imported.
+    """The device's own runtime, else the interpreter; to be called before package imports.
 
     Raises:
         WrongKernelError: the interpreter does not compute `dtype` as its definition says.

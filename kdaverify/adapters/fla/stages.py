@@ -1,6 +1,4 @@
-"""Calling flash-linear-attention's stage functions,
-and those of any port that keeps their names and parameters.
-"""
+"""Calling flash-linear-attention's stage functions, and those of ports with their names."""
 
 from __future__ import annotations
 
@@ -228,9 +226,7 @@ def port_stages(
 
 
 def _held(module: ModuleType, known: StageFunction) -> Function | None:
-    """The function of a port; None where the module has none,
-    or one of that name that does something else.
-    """
+    """The function of a port; None where the module has none, or one for something else."""
     function = getattr(module, known.name, None)
     if not callable(function) or not all(
         name in inspect.signature(function).parameters for name in known.needs

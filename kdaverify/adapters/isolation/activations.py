@@ -66,9 +66,7 @@ def _tested(
 def run_activation(
     adapter: Adapter, request: CallActivation, given: Arena, outputs: Arena
 ) -> StageReturned:
-    """Runs an operation in the worker process: there, or with a cotangent back; what is no tensor
-    does not come back.
-    """
+    """Runs an operation in the worker, or with a cotangent back; only tensors come back."""
     torch.set_num_threads(request.threads)
     tensors = {name: given.view(place) for name, place in request.places.items()}
     x = ActivationArguments(tensors, request.setting, tensors.pop(COTANGENT, None))

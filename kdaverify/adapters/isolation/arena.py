@@ -42,8 +42,7 @@ class ArenaSlot:
 
 
 class Arena:
-    """A file without a name, mapped by both processes; it grows and is reused, so that its pages
-    stay warm.
+    """A nameless file mapped by both processes; it grows and is reused: its pages stay warm.
 
     The system frees it with the last process that holds it: nothing can leak.
     """

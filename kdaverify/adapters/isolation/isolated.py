@@ -45,8 +45,7 @@ many times that of a call."""
 
 
 def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: Limits) -> Adapter:
-    """The adapter as it is to run: in a worker process, or in this one with the environment it
-    needs.
+    """The adapter as it is to run: in a worker process, or here with the environment it needs.
 
     Args:
         spec: what `find` found it by.

@@ -84,9 +84,7 @@ class Process:
         return self._popen.poll() is None
 
     def ended(self, seconds: float) -> int | None:
-        """The exit code, negative for a signal, once it has ended;
-        None if it does not within `seconds`.
-        """
+        """The exit code, negative for a signal; None if it has not ended within `seconds`."""
         with suppress(subprocess.TimeoutExpired):
             return self._popen.wait(seconds)
         return None

@@ -55,9 +55,7 @@ def innermost(fd: int, *, thread: Literal["dying", "called"]) -> str:
 
 
 def is_compiling(fd: int) -> bool:
-    """Whether the thread that called the kernel was in a compiler or a tuner
-    when its stacks were last written.
-    """
+    """Whether the calling thread was in a compiler or tuner at the last stack dump."""
     return any(_COMPILERS.search(frame.path) for frame in _frames(fd, "called"))
 
 

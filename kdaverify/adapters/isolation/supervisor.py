@@ -1,6 +1,4 @@
-"""Keeps one worker process at work: starts it, waits for its answers under the limits, and replaces
-it once it is lost.
-"""
+"""Keeps one worker process at work: starts it, waits within limits, replaces a lost one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The worker process: finds the adapter, runs it on what lies in shared memory,
-says what came of it.
-"""
+"""The worker process: finds the adapter, runs it on shared memory, reports the result."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ class TritonInterpreter:
 
     @property
     def autotune(self) -> int:
-        """Which configuration autotuned kernels run;
-        -1 is the last, and kernels with fewer count round.
-        """
+        """Which configuration autotuned kernels run; -1 is the last; kernels with fewer wrap."""
         return self._settings.autotune
 
     @autotune.setter
@@ -59,9 +57,7 @@ class TritonInterpreter:
         self._settings.tf32 = on
 
     def kernels_run(self) -> tuple[str, ...]:
-        """Module and name of every kernel launched since the last `forget`,
-        in order of the first launch.
-        """
+        """Module and name of every kernel launched since `forget`, in order of first launch."""
         return tuple(self._launches.kernels)
 
     def forget(self) -> None:
@@ -78,9 +74,7 @@ class TritonInterpreter:
         return dict(self._launches.chosen)
 
     def self_test(self) -> dict[str, str | None]:
-        """Every check of the interpreter's arithmetic against torch's, by name:
-        None, or the first difference.
-        """
+        """Every check of the interpreter's arithmetic: None, or its first difference to torch."""
         from kdaverify.adapters.triton_interpreter.self_test import self_test
 
         kept = dict(self._launches.kernels)

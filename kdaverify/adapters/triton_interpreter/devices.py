@@ -63,9 +63,7 @@ def install(backend: str) -> None:
 
 
 def _name_npu() -> None:
-    """Gives torch a device type npu the way torch's own extension point wants it;
-    no tensor ever lives there.
-    """
+    """Registers a device type npu as torch's own extension point does; no tensor lives there."""
     os.environ.setdefault(CAPACITY, str(UNIFIED_BUFFER_BITS))
     backend_registration.rename_privateuse1_backend("npu")
     register = torch._register_device_module  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

@@ -28,9 +28,7 @@ def narrow(values: NDArray[Any]) -> Bits:
 
 
 def to_tf32(values: NDArray[Any]) -> Floats:
-    """fp32 rounded to the 10 stored bits of TF32, to nearest,
-    ties to even; infinities and NaN stay.
-    """
+    """fp32 rounded to TF32's 10 stored bits, to nearest, ties to even; inf and NaN stay."""
     bits = np.asarray(values, dtype=np.float32).view(np.uint32)
     half = np.uint32((1 << (TF32_LOST - 1)) - 1)
     rounded = (bits + (((bits >> TF32_LOST) & 1) + half)) >> TF32_LOST << TF32_LOST

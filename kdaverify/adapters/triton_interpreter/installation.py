@@ -14,15 +14,11 @@ COMMAND: Final = "pip install 'triton>=3.7.1,<3.9'"
 
 
 class InterpreterError(RuntimeError):
-    """Triton's interpreter cannot do what is needed in this process;
-    the message says why and what to do.
-    """
+    """Triton's interpreter cannot run in this process; the message says why and what to do."""
 
 
 def missing() -> str | None:
-    """Why kernels cannot be interpreted here, with the command that helps;
-    None if they can. Imports nothing.
-    """
+    """Why kernels cannot be interpreted here, and the remedy; None if they can. Imports nothing."""
     if util.find_spec("triton") is None:
         return f"triton not installed: {COMMAND}"
     try:

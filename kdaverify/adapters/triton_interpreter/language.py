@@ -34,9 +34,7 @@ def patch_for_good(module: Any, tl: Any) -> None:
 
 
 def _tanh(module: Any, tl: Any) -> Any:
-    """The function Ascend's Triton has in its math module, where modules beside the attention
-    kernels import it from.
-    """
+    """The function of Ascend's Triton where modules beside attention import it from."""
 
     def tanh(x: Any) -> Any:
         return tl.tensor(module.TensorHandle(np.tanh(x.handle.data), x.dtype), x.type)
@@ -45,9 +43,7 @@ def _tanh(module: Any, tl: Any) -> Any:
 
 
 def _direct(semantic: Any) -> Any:
-    """The interpreter's way to bind a builtin to its semantic,
-    without a copy of the arguments per call.
-    """
+    """How the interpreter binds a builtin, without a copy of the arguments per call."""
 
     def bind(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
         del builder
@@ -63,9 +59,7 @@ def _direct(semantic: Any) -> Any:
 
 
 def take_any_extent(tl: Any, backend: str) -> None:
-    """Lets kernels for Ascend have blocks of any extent;
-    kernels for CUDA keep the limit that their compiler has.
-    """
+    """Lets kernels for Ascend have blocks of any extent; those for CUDA keep their limit."""
     if backend != "npu":
         return
     checked = tl.core.validate_block_shape

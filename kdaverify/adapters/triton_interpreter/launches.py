@@ -45,9 +45,7 @@ def qualified(function: object) -> str:
 
 
 def record_launches(module: Any, launches: Launches) -> None:
-    """Wraps what a launch of a kernel comes down to.
-    Device functions that kernels call are no launches.
-    """
+    """Wraps a kernel's launch. Device functions that kernels call are no launches."""
     original = module.InterpretedFunction.run
 
     def run(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -61,9 +59,7 @@ def record_launches(module: Any, launches: Launches) -> None:
 
 
 def choose_configurations(settings: Settings, launches: Launches) -> None:
-    """Makes every autotuner run the configuration that `settings` names,
-    after the kernel's own pruning.
-    """
+    """Makes every autotuner run the configuration that `settings` names, after pruning."""
     from triton.runtime import autotuner
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:

@@ -117,9 +117,7 @@ def _by_name(numpy_dtype: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fitting(pointer: type) -> Callable[[Any, Any], bool]:
-    """Whether an array's elements are no wider than the format it is said to hold;
-    called for every handle.
-    """
+    """Whether an array's elements are no wider than its stated format; called for every handle."""
     widths: dict[str, int] = {}
 
     def fits(array: Any, dtype: Any) -> bool:
@@ -199,9 +197,7 @@ def _operands(semantic: Any, tensor: type) -> Callable[..., Any]:
 
 
 def held(number: Any, name: str) -> bool:
-    """Whether a Python number beside a tensor of format `name` becomes a constant
-    of that format without further ado.
-    """
+    """Whether a Python number beside a tensor of format `name` becomes its constant."""
     kind = type(number)
     return (kind is int and 0 <= number < 2**31 and name in COMMON) or (
         kind is float and name == "fp32"

@@ -1,5 +1,4 @@
-"""Operators between tensors of one common format, or a tensor and a number it holds: numpy's,
-without the detour.
+"""Operators between tensors of one format, or with a number it holds: numpy's, no detour.
 
 On the detour Triton finds that nothing has to be converted, spreads both operands to one shape and
 then calls numpy, which spreads by the same rules. Everything else goes the old way.

@@ -1,6 +1,4 @@
-"""Tiny kernels whose results are known bit for bit.
-Importing this imports Triton: only `self_test` does.
-"""
+"""Tiny kernels whose results are known bit for bit. Imports Triton: for `self_test` alone."""
 
 from __future__ import annotations
 

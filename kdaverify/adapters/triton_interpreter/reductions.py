@@ -15,9 +15,7 @@ Combine: TypeAlias = Callable[[Array, Array], Array]
 
 
 def halving(values: Array, axis: int, combine: Combine) -> Array:
-    """`values` reduced along `axis` by a balanced tree:
-    the upper half onto the lower, until one is left.
-    """
+    """`values` reduced along `axis` by a balanced tree: the upper half onto the lower."""
     rows = np.moveaxis(values, axis, 0)
     while len(rows) > 1:
         half = len(rows) // 2

@@ -1,6 +1,4 @@
-"""Proof, at start-up, that interpreted bf16 is bf16:
-every check runs a kernel and compares bits with torch.
-"""
+"""Proof, at start-up, that interpreted bf16 is bf16: bits are compared with torch's."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def _across() -> str | None:
 
 
 def _arithmetic() -> str | None:
-    """Sum, product, order and maximum of bf16 numbers:
-    random pairs and all pairs of special ones.
-    """
+    """Sum, product, order and maximum of bf16 numbers: random and all special pairs."""
     from kdaverify.adapters.triton_interpreter import probes
 
     special = torch.tensor(SPECIAL, dtype=torch.int64)
@@ -149,9 +145,7 @@ def _launch(kernel: Any, *tensors: Tensor, **sizes: int) -> None:
 
 
 def _first(pairs: Iterable[tuple[Tensor, Tensor]]) -> str | None:
-    """The first difference of any pair (interpreted, torch's);
-    two NaN count as one, whatever their payload.
-    """
+    """The first difference of any pair (interpreted, torch's); NaN equals NaN of any payload."""
     for got, wanted in pairs:
         bits: Any = {2: torch.int16, 4: torch.int32}[got.itemsize]
         wrong = (got.view(bits) != wanted.view(bits)) & ~(got.isnan() & wanted.isnan())

@@ -60,9 +60,7 @@ def sampled_arithmetic(contract: AttentionContract, number: int) -> Arithmetic:
 
 
 def rounded(rounding: StochasticRounding, tensor: Tensor, fmt: Format) -> Tensor:
-    """A sample of the rounding of each element; what the format nearly holds is rounded to
-    nearest.
-    """
+    """A sample of each element's rounding; what the format nearly holds goes to nearest."""
     nearest = fmt.round(tensor)
     held = (tensor - nearest).abs() <= NEARLY_HELD * fmt.unit * tensor.abs()
     return torch.where(held | ~torch.isfinite(tensor), nearest, rounding.rounded(tensor, fmt))

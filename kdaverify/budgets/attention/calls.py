@@ -59,9 +59,7 @@ def call_reference(call: RequestsCall, exact: Exact, contract: AttentionContract
 
 
 def as_read(call: RequestsCall, contract: StorageContract) -> RequestsCall:
-    """The call with keys as a kernel has them that dequantises a cache to what its products
-    take.
-    """
+    """The call with keys as a kernel has them that dequantises a cache for its products."""
     return call.as_read(contract.operands.round, contract.storage("K_scale").round)
 
 

@@ -77,9 +77,7 @@ def kernel(design: OnlineDesign, arithmetic: Arithmetic, work: torch.dtype) -> R
 
 
 def rounded_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
-    """Those that round to nearest: every design with a library's sums, and the baseline with sums
-    in other orders.
-    """
+    """Round-to-nearest kernels: designs with a library's sums, the baseline with others."""
     orders, designs = reference_kernels(contract), contract.designs()
     (_, plain), (_, library) = next(iter(designs.items())), next(iter(orders.items()))
     work = contract.accumulate.dtype

@@ -22,9 +22,7 @@ of 16 bits."""
 
 
 def probabilities(segment: Segment) -> tuple[Tensor, Tensor]:
-    """[h_kv, R, s_k] of the keys and [h_kv, R] of the sink in float64; 0 in rows that see no key,
-    and without a sink.
-    """
+    """[h_kv, R, s_k] of keys, [h_kv, R] of the sink, float64; 0 where there are none."""
     rows = packed(segment, torch.float64)
     S = _logits(rows)
     a = S.new_full(S.shape[:2], -torch.inf) if rows.sink is None else rows.sink

@@ -1,6 +1,4 @@
-"""Kernels split between matrix and vector cores: whatever passes between them is stored in a
-mailbox, in some format.
-"""
+"""Kernels split between matrix and vector cores: what passes between is in mailboxes."""
 
 from __future__ import annotations
 

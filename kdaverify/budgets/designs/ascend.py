@@ -66,9 +66,7 @@ def _written(c: Chunk) -> Tensor:
 
 
 def stored_output(c: Chunk) -> None:
-    """Phases D, F and G. Math: 3.6, the scale in qg;
-    both products are stored before they are added.
-    """
+    """Phases D, F and G. Math: 3.6, the scale in qg; both products are stored, then added."""
     c.o = c.store(
         "o", c.store("O_inter", c.dot(c.qg, c.h)) + c.store("O_intra", c.dot(c.Aqk, c.v_new))
     )

@@ -121,9 +121,7 @@ class Design:
         return max(mailbox.transfer for mailbox in self.mailboxes)
 
     def bytes_moved(self, formats: Formats) -> int:
-        """Bytes that the mailboxes of the forward move for a chunk of one head,
-        or of one block of its columns.
-        """
+        """Bytes that the forward's mailboxes move for a chunk of one head, or a column block."""
         return sum(mailbox.bytes_in(formats[mailbox.name]) for mailbox in self.mailboxes)
 
     def microseconds(self, formats: Formats) -> float:

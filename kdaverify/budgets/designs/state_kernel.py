@@ -1,5 +1,4 @@
-"""A state kernel split between the cores: scores, solve, w and u come from kernels before it, o
-from one behind it.
+"""A state kernel split between the cores; scores, solve, w, u and o come from other kernels.
 
 Where a head has one gate a token, v_new is scaled by its decay to the chunk's end and stored after
 that. Where every channel has its own, the keys carry the decay, and what is stored is not scaled.

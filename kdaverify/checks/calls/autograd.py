@@ -77,9 +77,7 @@ def _inference(case: CallRuleCase) -> list[Outcome]:
 
 
 def in_inference_mode(case: CallRuleCase) -> Tensors:
-    """The outputs of a call there. What is made there can be compared, but not judged: a copy made
-    outside can.
-    """
+    """The outputs of a call there; only a copy made outside can be judged."""
     with torch.inference_mode():
         found = case.run()
     return {name: output.clone() for name, output in found.items()}

@@ -43,8 +43,7 @@ def same_bits(
 def same_or_right(
     plain: Mapping[str, Tensor], found: Mapping[str, Tensor], judge: Judge, said: str
 ) -> list[Outcome]:
-    """The same bits, or within the tolerance: a kernel may add in another order where it is called
-    otherwise.
+    """The same bits, or within the tolerance: other calls may add in another order.
 
     The same bits are inconclusive where they are no numbers: memory that nobody wrote may hold NaN
     in both calls.

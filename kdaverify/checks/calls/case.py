@@ -61,9 +61,7 @@ class CallRuleCase:
         return self.adapter.exposes(self.problem)
 
     def reaches(self, channel: Channel) -> None:
-        """Raises Unreachable where something stands between a caller
-        and this memory of the kernel.
-        """
+        """Raises Unreachable where something hides this memory of the kernel from a caller."""
         if channel in self.adapter.barriers:
             raise Unreachable(self.adapter.barriers[channel])
 
@@ -137,8 +135,7 @@ class CallRuleCase:
     def repeats(
         self, plain: Mapping[str, Tensor], found: Mapping[str, Tensor], said: str
     ) -> list[Outcome]:
-        """Outputs of two equal calls: the same bits, or right ones where a kernel declares
-        deterministic=False.
+        """Outputs of two equal calls: the same bits; right ones where deterministic=False.
 
         Args:
             said: when `found` was found, in words.

@@ -1,6 +1,4 @@
-"""Tensors that outlive a call: what it returned stays as it was, and what it was given may be
-written again.
-"""
+"""Tensors after a call: what it returned stays; what it was given may be overwritten."""
 
 from __future__ import annotations
 

@@ -122,9 +122,7 @@ def _renumbered(case: CallRuleCase) -> list[Outcome]:
 
 
 def _nobodys(case: CallRuleCase) -> list[Outcome]:
-    """Makes one sequence after another padding:
-    what is nobody's has no results, and the others keep theirs.
-    """
+    """Makes one sequence after another padding: those have no results, others keep theirs."""
     _takes_ids(case)
     x = case.inputs
     plain = {name: tensor.clone() for name, tensor in case.run().items()}

@@ -29,9 +29,7 @@ SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 
 @dataclass(frozen=True)
 class CallRuleTest:
-    """A rule, the problem it is tested on, its further arguments, and what is other about the
-    problem.
-    """
+    """A rule, the problem it is tested on, further arguments, and what that problem changes."""
 
     rule: CallRule
     problem: Any
@@ -53,9 +51,7 @@ def shortened(detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
-    """Those of a profile, by rule and format; none of what takes no format,
-    as an implementation without its options.
-    """
+    """Those of a profile, by rule and format; none for an implementation without options."""
     if not adapter.dtypes:
         return
     for number, rule in enumerate(RULES.values()):
@@ -81,9 +77,7 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
 
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
-    """Whether a rule is tested: no case is generated for what the adapter declares not to have,
-    or not to show.
-    """
+    """Whether a rule is tested: not what the adapter declares not to have or show."""
     if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
         return False
     signature = adapter.operator.signature

@@ -16,8 +16,7 @@ CONFIDENCE: Final = 0.95
 
 
 def detectable_share(calls: int, confidence: float = CONFIDENCE) -> float:
-    """The smallest share of calls that a race must change to be detected with probability
-    `confidence`.
+    """The least share of calls that a race must change to be detected with `confidence`.
 
     Math: a race that changes each call independently with probability p leaves n calls equal with
     probability (1 - p)^n, so it is

@@ -1,6 +1,4 @@
-"""The decode entry point returns the exact values: it is a kernel of its own, with its own heads,
-slots and layouts.
-"""
+"""The decode entry point returns exact values: a kernel with own heads, slots, layouts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A view holds the values of its elements, wherever they lie,
-and nothing else of its memory counts.
-"""
+"""A view holds the values of its elements; nothing else of its memory counts."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ def of_any(_: Problem) -> str | None:
 
 
 def of_shared_gates(problem: Problem) -> str | None:
-    """For laws of kernels whose channels share a gate, or have none:
-    why it is none of a problem's.
-    """
+    """For laws of kernels with shared or no gates: why it is none of a problem's."""
     return "every key channel has a gate of its own" if problem.gates == "channel" else None
 
 

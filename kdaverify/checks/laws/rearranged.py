@@ -163,9 +163,7 @@ def rotated_channels(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
 
 def turned(x: Tensor) -> Tensor:
-    """The last axis in groups of four, each turned, rounded to the type of x;
-    what is left over stays.
-    """
+    """The last axis in groups of four, each turned, rounded to x's type; a rest stays."""
     whole = x.shape[-1] // PLANES * PLANES
     groups = x[..., :whole].double().unflatten(-1, (-1, PLANES)) @ TURN
     return torch.cat(
@@ -231,9 +229,7 @@ def shifted_gates(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
 
 def _halvings(problem: Problem) -> Tensor:
-    """N_t [B, T, HV] of every token: each sequence of each head has HALVINGS of them,
-    at tokens of its own.
-    """
+    """N_t [B, T, HV] of every token: HALVINGS in each sequence and head, at own tokens."""
     total = torch.zeros(problem.B, problem.T, problem.HV, dtype=torch.int32)
     for n, (b, first, length) in enumerate(problem.spans):
         for head in range(problem.HV if length else 0):

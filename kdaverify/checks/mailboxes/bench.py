@@ -1,6 +1,4 @@
-"""Assignments of formats on trial: one batched run over all regimes,
-there and back, scored as any kernel is.
-"""
+"""Assignments of formats on trial: one batched run over all regimes, scored as a kernel is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the designers of the chunk kernel check, and what they would find if they compared with the
-definition.
+"""What designers of the chunk kernel check, and what the definition would show them.
 
 Their check compares two versions that share every formula, in fp32 on random keys without a norm:
 beta |k|^2 far above 2, where the recurrence grows and the triangular system has a condition number

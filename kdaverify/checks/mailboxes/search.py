@@ -31,8 +31,7 @@ Branch = tuple[Trial, list[Move]]
 
 @dataclass
 class Study:
-    """What is known so far of one part of a design; a search that is interrupted leaves what it has
-    found.
+    """What is known of one part of a design; an interrupted search leaves what it found.
 
     Args:
         bench: where assignments are tried.
@@ -140,8 +139,7 @@ class Study:
         return place[0] not in self.refused and (self.part == "forward" or place[1] in GRADIENTS)
 
     def _moves(self) -> dict[str, list[Format]]:
-        """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the
-        limit.
+        """Each mailbox's best format of 16 and of 8 bits, alone within the limit.
 
         Matrix cores multiply two operands of one kind: of 16 bits they are sent what the design's
         are. Eight bits are exact in sixteen.
@@ -172,9 +170,7 @@ class Study:
     def _grow(
         self, branch: Branch, tried: set[frozenset[Move]], grown: list[Branch]
     ) -> Iterator[str]:
-        """Tries the moves of a branch, those expected to cost least first,
-        until BEAM of them stay within the limit.
-        """
+        """Tries a branch's moves, inexpensive ones first, until BEAM stay within the limit."""
         parent, moves = branch
         left = [
             move

@@ -87,9 +87,7 @@ def ulp(x: Tensor, fmt: str) -> Tensor:
 
 
 class Compared(NamedTuple):
-    """What a dual benchmark compares: MARE, MERE,
-    RMSE and the ErrorCount of small values, of one run.
-    """
+    """What a dual benchmark compares: MARE, MERE, RMSE, ErrorCount of small values."""
 
     mare: float
     mere: float

@@ -59,9 +59,7 @@ def at_least(statistic: str, value: float, limit: float) -> Criterion:
 
 
 def all_of(*criteria: Criterion) -> RuleResult:
-    """Passes where every criterion is met;
-    reports the one with the largest excess, or the nearest to its limit.
-    """
+    """Passes where every criterion is met; reports the largest excess, or the nearest."""
     reported = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
     return RuleResult(
         RuleOutcome.PASS if all(criterion.met for criterion in criteria) else RuleOutcome.FAIL,
@@ -87,8 +85,7 @@ def not_applicable(why: str) -> RuleResult:
 
 @dataclass(frozen=True)
 class PublishedRule:
-    """A rule as its publisher states it, with the exact value wherever that has a reference of
-    higher precision.
+    """A rule as published, with the exact value wherever it has a more precise reference.
 
     Args:
         name: how records name it.

@@ -155,9 +155,7 @@ class AttentionKernel:
         causal: bool = False,
         sink: Tensor | None = None,
     ) -> Outputs:
-        """q [B, s_q, H, d_k] -> o [B, s_q, H, d_v], lse [B, H, s_q]; V is the first d_v columns of
-        K.
-        """
+        """q [B, s_q, H, d_k] -> o [B, s_q, H, d_v], lse [B, H, s_q]; V: first d_v columns of K."""
         given: dict[str, Any] = {
             "q": q,
             "cache": cache,

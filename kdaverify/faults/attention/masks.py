@@ -82,9 +82,7 @@ def _rows_left_out(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tens
 
 
 def _one_table_row_a_token(right: Call, given: dict[str, Any]) -> Any:
-    """Every query token as a request, whose table and length are those of a row by the token's
-    number.
-    """
+    """Every query token as a request, with table and length of a row by the token's number."""
     q, table, lengths = given["q"], given["block_table"], given["cache_seqlens"]
     B, s_q, H, d_k = q.shape
     if s_q == 1:

@@ -87,9 +87,7 @@ def _users_swapped(paged: Paged, request: int) -> Tensor:
 
 
 def _pairs_in_physical_order(paged: Paged, request: int) -> Tensor:
-    """Pages of a block of two are read in the order of their numbers, and masked as if in that of
-    the table.
-    """
+    """Pages of a block of two are read by number, but masked in the table's order."""
     page, length = paged.cache.shape[1], paged.lengths[request]
     pages = paged.table[request, : -(-length // page)].long().clone()
     for at in range(0, len(pages) - 1, 2):

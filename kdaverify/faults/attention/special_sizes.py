@@ -171,9 +171,7 @@ def _sinks_of_padding(right: Call, given: dict[str, Any]) -> Any:
 
 
 def _tiles_of_keys() -> AttentionPatch:
-    """The partial sums of dsink are as many as tiles of keys; those of further tiles of queries are
-    never read.
-    """
+    """dsink has as many partial sums as tiles of keys; further query tiles' are not read."""
     last = list[KernelRequest]()
 
     def request(r: KernelRequest) -> KernelRequest:

@@ -1,5 +1,4 @@
-"""Faults of our own making, each shown by one kind of question alone: they keep that kind from
-being dropped.
+"""Faults of our own, each shown by one kind of question alone, which keeps that kind.
 
 The bugs beside this folder are real ones of public kernels. These fill the gaps between them: sizes
 that ship, memory behind a tail, races of large grids, kernels in a process of their own. `python -m

@@ -196,9 +196,7 @@ def writes_sequences_alone(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 
 def held_before(like: Tensor) -> Tensor:
-    """Memory as it is handed out clean,
-    which only poisoned memory distinguishes from written zeros.
-    """
+    """Clean memory, which only poisoning distinguishes from written zeros."""
     fresh = torch.empty_like(like)
     return fresh if allocations_are_poisoned() else fresh.zero_()
 

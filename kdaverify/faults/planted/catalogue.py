@@ -1,6 +1,4 @@
-"""The planted faults by id, each with its right twin
-and the kind of question that alone shows it.
-"""
+"""The planted faults by id, with their right twins and the question that shows each."""
 
 from __future__ import annotations
 

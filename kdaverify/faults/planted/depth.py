@@ -1,6 +1,4 @@
-"""Kernels that treat finite gates far below -1e4 as something else,
-and right ones that saturate there.
-"""
+"""Kernels that change finite gates far below -1e4, and right ones that saturate there."""
 
 from __future__ import annotations
 

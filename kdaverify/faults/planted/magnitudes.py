@@ -1,6 +1,4 @@
-"""Faults of values beyond the range of fp16, which bf16 and fp32 hold: problems of ordinary size
-never leave it.
-"""
+"""Faults of values beyond fp16's range, which bf16 and fp32 hold: large problems alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Wrong gradients in calls of which another gradient overflows:
-a harness that skips such a call never sees them.
-"""
+"""Wrong gradients in calls where another overflows: skipped calls would hide them."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class OverflowFault:
 
 
 class Overflowing(Eager):
-    """An embedded kernel in fp16, with a change to the gradients
-    of calls in which one of them overflows.
-    """
+    """An embedded fp16 kernel, with a change to gradients of calls in which one overflows."""
 
     def __init__(self, kernel: Eager, change: Change) -> None:
         super().__init__(kernel.name, {DTYPE: kernel.contract(DTYPE).name})

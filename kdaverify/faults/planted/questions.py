@@ -1,6 +1,4 @@
-"""Kinds of questions, distinguished by the verdicts that answer them:
-what is missed without each kind.
-"""
+"""Kinds of questions, by the verdicts that answer them: what is missed without each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Planted races that need a real size: over a thousand tokens,
-eight heads, keys of 64 channels, or many calls.
-"""
+"""Planted races of real sizes: a thousand tokens, eight heads, 64 channels, many calls."""
 
 from __future__ import annotations
 

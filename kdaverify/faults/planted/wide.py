@@ -1,6 +1,4 @@
-"""Faults of widths past 128, where kernels begin another tile: no problem of ordinary widths shows
-them.
-"""
+"""Faults of widths past 128, where kernels begin another tile: ordinary widths show none."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ TILE: Final = 64
 
 
 def _read(x: Tensor, width: int) -> Tensor:
-    """Rows of `width` elements read from where the rows of x begin,
-    what lies past x's own columns times 0.
-    """
+    """Rows of `width` elements that begin with those of x; what lies past x counts 0."""
     room = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
     if width == x.shape[-1] or reach(x) + width - x.shape[-1] > room:
         return x

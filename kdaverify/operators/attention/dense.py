@@ -104,9 +104,7 @@ class AttentionOperator(SoftmaxOperator):
         )
 
     def pack(self, dtype: str) -> AttentionProblem:
-        """With a sink, groups of heads, rows without keys, and more rows past the last offset than
-        a small tile has.
-        """
+        """With a sink, groups of heads, rows without keys, and padding beyond a small tile."""
         return self.probe(dtype).replace(
             B=1, q_lengths=(3, 0, 5), k_lengths=(7, 2, 3), s_q=8 + SPARE, s_k=12 + SPARE
         )

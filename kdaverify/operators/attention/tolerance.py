@@ -38,8 +38,7 @@ def tolerances(
     io: Format,
     cotangents: Mapping[str, Tensor] | None = None,
 ) -> Reference:
-    """The exact outputs of a call, or gradients of a loss, and the largest error of a conforming
-    kernel.
+    """The exact outputs of a call, or gradients, and the largest error of a conforming kernel.
 
     Args:
         cotangents: of the outputs, by name; None for outputs.

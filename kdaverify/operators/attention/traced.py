@@ -161,9 +161,7 @@ def _within(x: Tensor, scale: Scale) -> Tensor:
 
 @dataclass(frozen=True)
 class ReturnedRows:
-    """What a kernel returns of a request, o [H, s_q, d_v] and lse [H, s_q], and which elements are
-    wrong.
-    """
+    """What a kernel returns of a request: o [H, s_q, d_v], lse [H, s_q], wrong elements."""
 
     segment: Segment
     o: Tensor
@@ -241,9 +239,7 @@ class ReturnedRows:
         yield self.o_off, "scores", "the scores of most keys are wrong"
 
     def _of_another_row(self) -> Tensor:
-        """[H, s_q] Whether weights and LSE are those of another query or head, over the keys that
-        all rows see.
-        """
+        """[H, s_q] Whether weights and LSE are another query's or head's, over common keys."""
         common = self.segment.visible.all(0)
         P, W = (x[..., common].flatten(0, 1) for x in (self.P, self.W))
         soft = softmax_of(self.segment)

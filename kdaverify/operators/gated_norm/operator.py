@@ -60,9 +60,7 @@ class GatedNormOperator(BoundedOperator):
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
-        """One rounding, of y; or the normalised row,
-        and its product with the weight, in x's type as well.
-        """
+        """One rounding, of y; or also the normalised row and its product in x's type."""
         stored = {"gated-rms-norm": {}, "gated-rms-norm-stored": {NORMED: io}}
         return {
             name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)

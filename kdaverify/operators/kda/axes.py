@@ -97,9 +97,7 @@ def _lawful(adapter: Adapter, profile: str) -> Choices:
 
 
 def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
-    """Whether the domain has problems of the kind that the law needs:
-    others cannot be generated.
-    """
+    """Whether the domain has problems of the kind that the law needs."""
     from kdaverify.checks.laws.registry import LAWS
     from kdaverify.problems import panel
 
@@ -142,17 +140,13 @@ def _gate(adapter: Adapter, profile: str) -> Choices:
 
 
 def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
-    """The formats that laws are tested in: in smoke the usual ones,
-    where the implementation takes one of them.
-    """
+    """The formats that laws are tested in: in smoke the usual ones, where taken."""
     usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
     return usual if usual and profile == "smoke" else adapter.dtypes
 
 
 def drifting(adapter: Adapter, profile: str) -> Choices:
-    """The questions of drift that a profile has for the implementation:
-    how the tokens are fed, and the problem.
-    """
+    """The drift questions of a profile for the implementation: feeding and problem."""
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems.drift_probes import drift_cases
 
@@ -164,9 +158,7 @@ def drifting(adapter: Adapter, profile: str) -> Choices:
 
 
 def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:
-    """Kernels on an accelerator, where the float64 oracle is sharp enough:
-    balls of these sizes would take hours.
-    """
+    """Kernels on an accelerator with a sharp float64 oracle: balls would take hours."""
     from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
 
     return (

@@ -1,6 +1,4 @@
-"""Which problems a profile generates for an implementation:
-how expensive, at which widths, inside which domain.
-"""
+"""Which problems a profile generates for an implementation: cost, widths, domain."""
 
 from __future__ import annotations
 

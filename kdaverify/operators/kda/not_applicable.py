@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
-    """The properties that an implementation declares it does not have, and why:
-    no case of them is generated.
-    """
+    """The properties that an implementation declares to lack, and why: no case has them."""
     outputs = exposed(adapter, profile)
     if adapter.differentiable:
         backward = {}
@@ -89,9 +87,7 @@ def _no_resume(adapter: Adapter, outputs: tuple[str, ...]) -> str:
 
 
 def _no_tiny_problem(adapter: Adapter) -> str:
-    """Why no problem is small enough that every output element can be differentiated by itself;
-    "" if one is.
-    """
+    """Why no problem is small enough to differentiate every output element; "" if one is."""
     from kdaverify.checks.jacobian import most_rows, rows
     from kdaverify.problems import Problem
 
@@ -132,9 +128,7 @@ def _all_refused(adapter: Adapter) -> str | None:
 
 
 def outside(adapter: Adapter) -> tuple[str, ...]:
-    """What no case is generated for: problems outside the domain,
-    and rules of calls about what nobody can see.
-    """
+    """What no case is generated for: problems outside the domain, invisible memory."""
     taken = adapter.domain.leaves_out()
     problems = (f"{what} (outside the declared domain)" for what in taken)
     backward = () if adapter.backward_domain is None else adapter.backward_domain.leaves_out()

@@ -1,6 +1,4 @@
-"""What can be said of a problem in one phrase,
-for the line that separates failing cases from passing ones.
-"""
+"""Phrases about a problem, for the line that separates failing from passing cases."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ BOUNDED: Final = 5.0
 
 
 def traits(problem: Problem) -> dict[str, bool]:
-    """Whether each of these sentences is true of a problem; T is a sequence's length, of a pack
-    that of its longest one.
+    """Whether these sentences are true of a problem; T is that of a pack's longest sequence.
 
     Sentences are those that a kernel's code can depend on: sizes against blocks, what is packed,
     shared or absent, and which values.

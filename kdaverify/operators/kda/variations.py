@@ -45,8 +45,7 @@ _REGIMES: Final[tuple[dict[str, str], ...]] = (
 
 
 def varied(first: PropertyCase, problem: Problem) -> Iterator[PropertyCase]:
-    """Questions of the same kind, and where the property has no way of its own, packs and dense
-    runs of the forward.
+    """Questions of the same kind; packs and dense forwards where there is no other way.
 
     Args:
         problem: that of the first question.

@@ -145,9 +145,7 @@ def _is_wrong(comparison: Callable[[LayerCall], Comparison], control: LayerCall)
 
 
 def _reference(plain: PlainCall, layout: TokenLayout, output: str, dtype: str) -> Reference:
-    """What the rows of a call are to be. Rows without a token have no exact value; their gradients
-    are exactly 0.
-    """
+    """What a call's rows are to be. Rows without tokens have gradients of exactly 0."""
     truth, allowed = layout.there(plain.truth), layout.there(plain.allowed[..., None])
     rows = {"zero" if output == "dhidden" else "undefined": layout.empty.expand_as(truth)}
     return _reference_by_rows(output, truth, allowed, FORMATS[dtype], **rows)

@@ -1,6 +1,4 @@
-"""Problems of a whole layer: a batch of sequences of one length, and the lengths that laws cut it
-to.
-"""
+"""Problems of a whole layer: a batch of equal lengths, and the lengths laws cut it to."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class LayerProblem(Canonical):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the sequences of a pack, or of a padded batch: whole, about two thirds, one token, and
-        so on.
-        """
+        """Of the sequences of a pack or padded batch: whole, two thirds, one token, and so on."""
         wanted = (self.T, 1 + 2 * self.T // 3, 1, max(1, self.T // 3), max(1, self.T - 1))
         return tuple(min(self.T, wanted[b % len(wanted)]) for b in range(self.B))
 

@@ -1,6 +1,4 @@
-"""Runs the schedule of a call on a layer: prefill, continuations, caches that are reset, copied and
-reordered.
-"""
+"""Runs a call's schedule on a layer: prefill, continuations; caches reset or reordered."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""Operations beside the recurrence, element by element or row by row:
-gate activations, the sigmoid of beta, l2norm.
-"""
+"""Operations beside the recurrence, by element or row: gates, sigmoid of beta, l2norm."""

@@ -1,6 +1,4 @@
-"""The operations beside the kernel that an implementation lets one call by themselves:
-gate activations, beta, l2norm.
-"""
+"""The operations beside the kernel that an implementation exposes: gates, beta, l2norm."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ class ActivationError(ValueError):
 
 @dataclass(frozen=True)
 class ActivationArguments:
-    """What an operation is called with; indexing gives a tensor by name, None for a dt_bias that is
-    absent.
+    """What an operation is called with; indexing gives a tensor, None for an absent dt_bias.
 
     Args:
         tensors: z [B, T, HV, K], A_log [HV] and dt_bias [HV, K] of gates; logits [B, T, HV] of

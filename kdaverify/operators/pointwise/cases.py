@@ -1,6 +1,4 @@
-"""Problems of pointwise operations: random ones,
-which shrink to one value of one head, and a fixed panel.
-"""
+"""Problems of pointwise operations: random ones, which shrink to one value, and a panel."""
 
 from __future__ import annotations
 

@@ -32,9 +32,7 @@ Wanted = Mapping[str, tuple[torch.Size, Format]]
 
 
 def activated(adapter: Adapter) -> tuple[tuple[str, str], ...]:
-    """(operation, format) of everything that it exposes and that can be judged:
-    float64 is the oracle's own format.
-    """
+    """(operation, format) of all that it exposes for judging: float64 is the oracle's."""
     return tuple(
         (op, dtype)
         for dtype in adapter.dtypes

@@ -21,8 +21,7 @@ ALL = ("batch entry", "token", "head", "channel")
 def compare_elements(
     name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments
 ) -> Comparison:
-    """Every element within its own bound; where the bound reaches past the largest number of the
-    format, so may it.
+    """Every element within its bound; past the largest number where the bound is.
 
     Args:
         name: of the result.
@@ -94,9 +93,7 @@ def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> Ele
 
 
 def _source(tensor: Tensor, index: tuple[int, ...], name: str) -> str:
-    """The element of an input that belongs to an element of a result;
-    the range of those that a sum runs over.
-    """
+    """The input's element that belongs to a result's; the range of those that a sum covers."""
     head = index if name in AXES else index[2:]
     parameter = tensor.ndim < 3
     own = (

@@ -1,5 +1,4 @@
-"""How far fp32 arithmetic may be off in the operations beside the kernel, element by element,
-before the last rounding.
+"""How far fp32 arithmetic may be off beside the kernel, by element, before the last rounding.
 
 The argument is that of `kdaverify.operators.pointwise.tolerance`; formulas are those of math.md 6.
 """
@@ -188,9 +187,7 @@ def _beta_backward(
 
 @dataclass(frozen=True)
 class _Norm:
-    """r = 1 / sqrt(sum x^2 + eps) of every row [.., 1],
-    its relative error, and the sum of squares.
-    """
+    """r = 1 / sqrt(sum x^2 + eps) of rows [.., 1], its relative error, the sum of squares."""
 
     r: Tensor
     off: Tensor

@@ -1,6 +1,4 @@
-"""A question about an operation beside the kernel:
-a gate activation, the sigmoid of beta, or l2norm.
-"""
+"""A question about an operation beside the kernel: gate activation, sigmoid, l2norm."""
 
 from __future__ import annotations
 

@@ -92,9 +92,7 @@ def allowances(
 
 
 def _returned(error: Error, fmt: Format, *, rounded: bool) -> ResultTolerance:
-    """With the rounding of the result into its format;
-    what is exactly 0 whatever is rounded stays 0.
-    """
+    """With the result's rounding; what is exactly 0 whatever is rounded stays 0."""
     nothing = (error.exact == 0) & (error.kept + error.rounded == 0)
     last = fmt.unit * error.exact.abs() + torch.where(nothing, 0.0, fmt.unit * fmt.min_normal)
     kept, added = ((1 + fmt.unit) * part for part in (error.kept, error.rounded))

@@ -1,6 +1,4 @@
-"""The fixed problems of the short convolution,
-each named for what it exposes, and the random ones.
-"""
+"""Fixed problems of the short convolution, each named for its purpose, and random ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Problems of the short convolution, and the regimes of their values,
-each for a fault that it exposes.
-"""
+"""Problems of the short convolution, and regimes of values, each for a fault it exposes."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def _coherent(rho: float) -> Callable[[Draw], QueriesKeys]:
 
 
 def _unit_or(common: Array, x: Array) -> Array:
-    """Unit vectors along x; where parts of one channel cancel exactly,
-    along what they have in common.
-    """
+    """Unit vectors along x, or along its channels' common part where these cancel exactly."""
     return unit(np.where((x == 0).all(-1, keepdims=True), common, x))
 
 

@@ -1,3 +1,1 @@
-"""The page of a run: one self-contained file that opens offline,
-and its summary for a pull request.
-"""
+"""The page of a run: one file that opens offline; its summary for a pull request."""

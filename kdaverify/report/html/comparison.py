@@ -67,9 +67,7 @@ class RunComparison:
 
 
 def comparison(rows: Rows, before: Rows, other: str) -> RunComparison:
-    """What changed since another run; runs
-    of one implementation each are held together whatever they are called.
-    """
+    """What changed since another run; single implementations are compared whatever the names."""
     alone = len(rows.implementations) == len(before.implementations) == 1
     keys = ["same"] if alone else ["same", "who"]
     now, then = (

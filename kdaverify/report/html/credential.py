@@ -1,6 +1,4 @@
-"""What the harness itself is worth: how many planted faults it catches,
-and how many conforming kernels it rejects.
-"""
+"""What the harness is worth: planted faults it catches, conforming kernels it rejects."""
 
 from __future__ import annotations
 

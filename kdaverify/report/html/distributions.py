@@ -18,9 +18,7 @@ LEAST, MOST = -8, 4
 
 @dataclass(frozen=True)
 class Bar:
-    """Outputs whose ratio is above `low` and at most `high`;
-    the first and the last bar take everything beyond.
-    """
+    """Outputs with ratios in (`low`, `high`]; the outer bars take all beyond."""
 
     low: float
     high: float

@@ -33,9 +33,7 @@ MOST: Final = 300
 
 
 def plain(value: Any) -> str:
-    """The text on one line, its marks escaped, so that nothing in it links,
-    embeds, mentions or formats.
-    """
+    """The text on one line, its marks escaped: no link, embedding, mention or format."""
     text = " ".join(str(visible(value)).split())
     short = text if len(text) <= MOST else f"{text[:MOST]} ..."
     return MEANT.sub(r"\\\1", LINKED.sub(APART, short))

@@ -116,9 +116,7 @@ class Page:
 
     @property
     def credentials(self) -> list[ProfileCredential]:
-        """What the harness was measured to be worth under each profile that ran here,
-        as far as it was.
-        """
+        """What the harness was measured to be worth under each profile that ran here."""
         profiles = dict.fromkeys(profile for one in self.ruled for profile in one.facts.profiles)
         found = [self.credential.under(profile) for profile in profiles] if self.credential else []
         return [one for one in found if one is not None]

@@ -86,9 +86,7 @@ class Rows:
         return self.counted.filter(pl.col("implementation") == implementation)
 
     def shown(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """These rows in full, in the given order;
-        the re-test of a borderline failure is a sentence.
-        """
+        """These rows in full, in order; the re-test of a borderline failure is a sentence."""
         frame = (
             self.full.with_row_index("row")
             .filter(pl.col("row").is_in(list(rows)))
@@ -100,9 +98,7 @@ class Rows:
         return [found[row] for row in rows]
 
     def verdicts(self, rows: Sequence[int]) -> dict[int, Verdict]:
-        """What groups of verdicts are made by, of these rows, unvalidated: the record was checked
-        when it was read.
-        """
+        """What groups verdicts, of these rows, unvalidated: they were checked when read."""
         frame = (
             self.full.with_row_index("row")
             .filter(pl.col("row").is_in(list(rows)))

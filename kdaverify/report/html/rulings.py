@@ -306,9 +306,7 @@ as there is room for."""
 
 
 def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
-    """Sentences that separate failing from passing cases;
-    () where nothing fails, or nothing separates them.
-    """
+    """Sentences that separate failing from passing cases; () where nothing does."""
     own = rows.counted.filter((pl.col("implementation") == implementation) & pl.col("judged"))
     failing = own.filter("rejects")["row"]
     if failing.is_empty():

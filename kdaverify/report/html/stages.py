@@ -1,6 +1,4 @@
-"""The view by stage: what the stages judged by themselves came to,
-and which stage failures name first.
-"""
+"""The view by stage: results of stages judged alone, and those that failures name first."""
 
 from __future__ import annotations
 

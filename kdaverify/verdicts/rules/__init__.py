@@ -1,6 +1,4 @@
-"""Rules: what must be shown beside what an implementation declares,
-and what must not be exceeded.
-"""
+"""Rules: what must be shown beside the declaration, and what must not be exceeded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Answers calls one by one for the process that started this one, with the functions of run.py and
-serve_vjp.py beside it.
+"""Answers calls one by one for the parent process, with run.py and serve_vjp.py beside it.
 
 In comes a line of JSON for every call, out goes a line when it is answered; tensors lie in files.
 Needs what run.py needs.
@@ -64,9 +63,7 @@ def main(
 
 
 def listen(calls: Any) -> None:
-    """Takes calls in, and ends the process once the other end is gone,
-    whatever the kernel is doing.
-    """
+    """Takes calls in; ends the process once the other end is gone, whatever the kernel does."""
     for line in sys.stdin:
         calls.put(json.loads(line))
     os._exit(0)

@@ -18,8 +18,7 @@ OUTPUTS = ("o", "final_state")
 def vjp_of(
     function: Callable[..., Any], backward: Callable[..., Any] | None, framework: str
 ) -> Callable[..., dict[str, Any]]:
-    """A function of the kernel's arguments, do and d_final_state that returns the gradients by
-    name.
+    """A function of the kernel's arguments, do and d_final_state to the gradients by name.
 
     Args:
         backward: (do, d_final_state, q, k, v, g, beta, *, keywords) -> (dq, dk, dv, dg, dbeta[,
@@ -62,9 +61,7 @@ def vjp_of(
 
 
 def wide_types(framework: str, file: Path) -> AbstractContextManager[Any]:
-    """JAX's 64-bit types during a call whose file holds float64,
-    which it would turn into float32 without a word.
-    """
+    """JAX's 64-bit types during a call with float64, which it would turn into float32."""
     if framework != "jax":
         return nullcontext()
     content = file.read_bytes()

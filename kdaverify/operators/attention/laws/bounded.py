@@ -1,6 +1,4 @@
-"""Results of different calls that must agree: within the errors that conforming kernels can have in
-both.
-"""
+"""Results of different calls that must agree, within conforming errors of both."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def bounds(
 
 
 def same_bits(adapter: Adapter, problem: Any, call: Any, other: Any, said: str) -> list[Outcome]:
-    """The same numbers from both calls, or right ones where a kernel declares that it does not
-    repeat.
-    """
+    """The same numbers from both calls, or right ones where a kernel does not repeat."""
     plain, found = run(adapter, problem, call), run(adapter, problem, other)
     if adapter.deterministic:
         return exactly(call, found, plain)

@@ -1,6 +1,4 @@
-"""The options of `kdaverify export` that declare a kernel of the delta rule, in the words of
-@kdaverify.kernel.
-"""
+"""The options of `kdaverify export` that declare a delta-rule kernel, as @kdaverify.kernel."""
 
 from __future__ import annotations
 

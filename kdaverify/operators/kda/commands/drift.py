@@ -1,6 +1,4 @@
-"""`kdaverify drift`: error against length as a chart,
-with the errors of conforming kernels beside it.
-"""
+"""`kdaverify drift`: error against length as a chart, with that of conforming kernels."""
 
 from __future__ import annotations
 
@@ -178,9 +176,7 @@ def _problems(probe: str, dtype: str, tokens: int, width: int, seeds: range) -> 
 
 
 def _measured(tested: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
-    """The growth of every output over the sequences
-    that were measured before the end, or Ctrl-C.
-    """
+    """The growth of every output over the sequences measured before the end, or Ctrl-C."""
     from kdaverify.budgets.ensemble import ContractOverflow
     from kdaverify.checks.drift import Unmeasurable
     from kdaverify.checks.execute import CallError

@@ -149,9 +149,7 @@ def _search(
 
 
 def _reported(study: Study, console: Console, known: list[Study]) -> bool:
-    """Runs a study with a bar and prints what it found,
-    also where it was interrupted, which gives False.
-    """
+    """Runs a study with a bar and prints what it found; False if it was interrupted."""
     from kdaverify.report.mailboxes import answer, front_table, show, singles_table
 
     finished = _followed(study)
@@ -181,9 +179,7 @@ def _followed(study: Study) -> bool:
 
 
 def _held_out(bench: DesignTest, last: Study) -> list[str]:
-    """What the design, and the best of the last study,
-    come to on problems that the search has not seen.
-    """
+    """What the design, and the last study's best, come to on problems not searched on."""
     from dataclasses import replace
 
     from kdaverify.report.mailboxes import trial_line
@@ -202,9 +198,7 @@ def _held_out(bench: DesignTest, last: Study) -> list[str]:
 
 
 def _memories(bench: DesignTest, study: Study) -> list[str]:
-    """What a long memory makes of the design, of the best assignment, of a narrow state, and of an
-    eps in the logarithm.
-    """
+    """What long memory makes of the design, the best assignment, narrow states, and an eps."""
     from dataclasses import replace
 
     from kdaverify.budgets.designs.ascend import BIASED

@@ -1,6 +1,4 @@
-"""Contracts of the operators that functions implement, for `kdaverify contracts`: found by name,
-listed and shown.
-"""
+"""Contracts of operators that functions implement, for `kdaverify contracts`."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ DELTA = ("recurrent-bf16", "chunk64-bf16")
 
 @dataclass(frozen=True)
 class OperatorContract:
-    """A contract, the name it was found by, the format of the inputs that it is for, and the
-    operators that take it.
-    """
+    """A contract, its name, the inputs' format that it is for, and its operators."""
 
     name: str
     contract: StorageContract

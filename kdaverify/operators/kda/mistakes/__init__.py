@@ -1,3 +1,1 @@
-"""Simple mistakes of a KDA kernel, made of two tables: the tensors of the chunk form, and what a
-tensor can be off by.
-"""
+"""Simple mistakes of a KDA kernel, of two tables: chunk tensors, and what each can be off by."""

@@ -1,6 +1,4 @@
-"""Cases that separate mistakes: small, of odd widths and several heads,
-with and without a chunk boundary.
-"""
+"""Cases that separate mistakes: small, odd widths, several heads, one or more chunks."""
 
 from __future__ import annotations
 

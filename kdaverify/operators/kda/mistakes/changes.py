@@ -1,6 +1,4 @@
-"""What a tensor can be off by: factors of the quantities of its place,
-and what stands beside it in each axis.
-"""
+"""What a tensor can be off by: factors at its place, and its neighbours in each axis."""
 
 from __future__ import annotations
 

@@ -57,9 +57,7 @@ class ObservedPass:
 
 @torch.no_grad()
 def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mapping[str, Tensor]:
-    """The outputs of a pass, in float64, with each of the changes at a place:
-    [changes, ...] by name.
-    """
+    """A pass's outputs in float64 with each change at a place: [changes, ...] by name."""
     many, built = len(changes), RIGHT
     for mistake in of.base:
         built = mistake.place.build(_edit([mistake.change] * many, of.call), built)
@@ -85,9 +83,7 @@ def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mappi
 
 
 def _edit(changes: Sequence[Change], call: Inputs) -> Edit:
-    """All changes at once, each on a copy of the heads of its own;
-    to be called once for each chunk.
-    """
+    """All changes at once, each on a copy of the heads; to be called once for each chunk."""
     walked = count()
 
     def edit(x: Tensor, c: Chunk) -> Tensor:

@@ -1,6 +1,4 @@
-"""The cause of an error, in a sentence: a mistake, two together,
-or the tensor that must be wrong.
-"""
+"""The cause of an error, in words: a mistake, two together, or the tensor at fault."""
 
 from __future__ import annotations
 

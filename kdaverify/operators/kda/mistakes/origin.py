@@ -59,8 +59,7 @@ class Origin:
 
 
 def origins(case: ObservedCase, entered: Reach, *, until: float = math.inf) -> Iterator[Origin]:
-    """Every tensor that enters all that is wrong, and how much of the error a change of it alone
-    accounts for.
+    """Every tensor that enters what is wrong, and the share of the error it can explain.
 
     Args:
         case: of one sequence and one chunk, finite.

@@ -1,6 +1,4 @@
-"""The quantities of a place: decays, write strengths and constants
-that an error may be a power or a multiple of.
-"""
+"""A place's quantities: decays, strengths and constants that may be factors of errors."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from oracles.chunk import Chunk
 
 @dataclass(frozen=True)
 class Quantities:
-    """What surrounds a tensor of one chunk, [n, HV, C, ...] as in `oracles.chunk`; hard resets
-    count as gates of 0.
+    """What surrounds a chunk's tensor [n, HV, C, ...], as in `oracles.chunk`; resets count 0.
 
     Args:
         g: [n, HV, C, K] log decays.

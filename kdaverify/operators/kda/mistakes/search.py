@@ -73,9 +73,7 @@ class ObservedCase:
         base: tuple[Mistake, ...] = (),
         until: float = math.inf,
     ) -> list[Scored]:
-        """Each mistake, made in addition to those of `base`, and how near it comes; those that
-        `until` leaves time for.
-        """
+        """Each mistake added to those of `base`, and how near it comes, within `until`."""
         of, found = replace(self.of, base=base), list[Scored]()
         for place, group in groupby(mistakes, key=lambda mistake: mistake.place):
             if time.monotonic() > until:

@@ -1,6 +1,4 @@
-"""Simple mistakes that need no catalogue:
-each a right kernel called, or answering, in one wrong way.
-"""
+"""Simple mistakes without a catalogue: a right kernel called, or answering, in a wrong way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""In how many ways a tensor can be wrong: by one factor,
-by a factor for every row or column, or in every element.
-"""
+"""In how many ways a tensor can be wrong: by a factor, row or column factors, elements."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class ErrorSpace:
         return len(self.basis)
 
     def moved(self, delta: Tensor, one: int | None, head: int, group: int) -> Change:
-        """The tensor moved by delta [heads, unknowns], and in one unknown more by a step, in one
-        head of every group.
-        """
+        """The tensor moved by delta [heads, unknowns], one unknown more in a head per group."""
 
         def apply(x: Tensor, _: Quantities) -> Tensor:
             by = torch.einsum("hu,u...->h...", delta, self.basis)
