@@ -118,32 +118,16 @@ class StridesOfTheGradient(Parts):
 
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
+# fmt: off
 FAULTS: Final = (
-    _conv(
-        "CONV-C1",
-        "the weight's gradient sums rows that nobody wrote",
-        "fla-org/fla#955 (open)",
-        "B",
-        "a pack",
-        ("dweight",),
-        lambda _: UnwrittenRows(**vars(RIGHT)),
-    ),
-    _conv(
-        "CONV-loss",
-        "the gradient of a state is that of losses of the final state alone",
-        "class: losses of single outputs",
-        "B",
-        "a loss of y alone, an initial state",
-        ("d_initial_state",),
-        lambda _: LossOfBoth(**vars(RIGHT)),
-    ),
-    _conv(
-        "CONV-strides",
-        "the gradient of a state reads z by the strides of the incoming gradient",
-        "class: strides of incoming gradients",
-        "B",
-        "an incoming gradient that is expanded or transposed, an initial state",
-        ("d_initial_state",),
-        lambda _: StridesOfTheGradient(**vars(RIGHT)),
-    ),
+    _conv("CONV-C1", "the weight's gradient sums rows that nobody wrote", "fla-org/fla#955 (open)",
+          "B", "a pack", ("dweight",), lambda _: UnwrittenRows(**vars(RIGHT))),
+    _conv("CONV-loss", "the gradient of a state is that of losses of the final state alone",
+          "class: losses of single outputs", "B", "a loss of y alone, an initial state",
+          ("d_initial_state",), lambda _: LossOfBoth(**vars(RIGHT))),
+    _conv("CONV-strides", "the gradient of a state reads z by the strides of the incoming gradient",
+          "class: strides of incoming gradients", "B",
+          "an incoming gradient that is expanded or transposed, an initial state",
+          ("d_initial_state",), lambda _: StridesOfTheGradient(**vars(RIGHT))),
 )
+# fmt: on

@@ -46,50 +46,23 @@ def _resets_summed(c: Chunk) -> None:
     c.G, c.resets = c.store("G", c.tokens.g.cumsum(-2)), None
 
 
+# fmt: off
 FAULTS: Final = (
-    _cumsum(
-        "GA2",
-        "the kernel takes the logarithm of what is one already",
-        "flashinfer-ai/flashinfer#2490",
-        "A",
-        "any gate",
-        ("o", "final_state"),
-        staged(cumsum=_logarithm_of_the_logarithm),
-    ),
-    _cumsum(
-        "CS2",
-        "the last row is cleared while it is written back",
-        "flashserve/fla-npu@ec8e9e52 (lessons 7.1)",
-        "D",
-        "decay in a chunk, calls repeated",
-        ("G", "o", "final_state"),
-        at_random(0.25, cumsum=_last_row_cleared),
-    ),
-    _cumsum(
-        "CS3",
-        "the sum restarts in blocks of another size",
-        "flashserve/fla-npu@2f394ab8,@3f8ee79e",
-        "B",
-        "a pack with a sequence of more than 32 tokens",
-        ("G", "o"),
-        staged(cumsum=_restarted_in_smaller_blocks, when=packed),
-    ),
-    _cumsum(
-        "CS4",
-        "masked rows hold 0 instead of the running sum",
-        "primatrix/pallas-kernel@c70ea68",
-        "B",
-        "a pack with a length that is no multiple of 64",
-        ("final_state",),
-        staged(cumsum=_masked_rows_at_zero, when=packed),
-    ),
-    _cumsum(
-        "GA22",
-        "differences of -inf",
-        "flashserve/fla-npu#543",
-        "A",
-        "a gate of -inf",
-        ("o", "final_state"),
-        staged(cumsum=_resets_summed),
-    ),
+    _cumsum("GA2", "the kernel takes the logarithm of what is one already",
+            "flashinfer-ai/flashinfer#2490", "A", "any gate", ("o", "final_state"),
+            staged(cumsum=_logarithm_of_the_logarithm)),
+    _cumsum("CS2", "the last row is cleared while it is written back",
+            "flashserve/fla-npu@ec8e9e52 (lessons 7.1)", "D", "decay in a chunk, calls repeated",
+            ("G", "o", "final_state"), at_random(0.25, cumsum=_last_row_cleared)),
+    _cumsum("CS3", "the sum restarts in blocks of another size",
+            "flashserve/fla-npu@2f394ab8,@3f8ee79e", "B",
+            "a pack with a sequence of more than 32 tokens", ("G", "o"),
+            staged(cumsum=_restarted_in_smaller_blocks, when=packed)),
+    _cumsum("CS4", "masked rows hold 0 instead of the running sum",
+            "primatrix/pallas-kernel@c70ea68", "B",
+            "a pack with a length that is no multiple of 64", ("final_state",),
+            staged(cumsum=_masked_rows_at_zero, when=packed)),
+    _cumsum("GA22", "differences of -inf", "flashserve/fla-npu#543", "A", "a gate of -inf",
+            ("o", "final_state"), staged(cumsum=_resets_summed)),
 )
+# fmt: on

@@ -56,50 +56,22 @@ def _heads_of_other_ranks(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, q=q, k=k, v=v))
 
 
+# fmt: off
 FAULTS: Final = (
-    _layout(
-        "S15",
-        "strides of the state are ignored",
-        "flashserve/fla-npu@833fb6d7, #317, #362",
-        "E",
-        "an initial state that is not contiguous",
-        ("o", "final_state"),
-        called(_state_as_if_dense),
-    ),
-    _layout(
-        "S29",
-        "strides of q, k and v are ignored",
-        "flashinfer-ai/flashinfer#3693 (regression #3649)",
-        "B",
-        "q, k or v not contiguous",
-        ("o",),
-        called(_tokens_as_if_dense),
-    ),
-    _layout(
-        "P7",
-        "strides of the incoming gradient are ignored",
-        "fla-org/fla#1139, #871, #627",
-        "B",
-        "do not contiguous",
-        ("dq", "dk", "dv", "d_initial_state"),
-        derived(_do_as_if_dense),
-    ),
-    _layout(
-        "S30",
-        "a stricter alignment is demanded than views have",
-        "sgl-project/sglang#32800",
-        "F",
-        "gates at an address that is no multiple of 32 bytes",
-        ("call",),
-        called(_alignment_demanded),
-    ),
-    _layout(
-        "P9",
-        "heads are dealt to ranks from [Q | K | V] as one tensor",
-        "sgl-project/sglang-jax@f6063119",
-        "B",
-        "an even number of channels in q, k and v",
-        ("o",),
-        called(_heads_of_other_ranks),
-    ),
+    _layout("S15", "strides of the state are ignored", "flashserve/fla-npu@833fb6d7, #317, #362",
+            "E", "an initial state that is not contiguous", ("o", "final_state"),
+            called(_state_as_if_dense)),
+    _layout("S29", "strides of q, k and v are ignored",
+            "flashinfer-ai/flashinfer#3693 (regression #3649)", "B", "q, k or v not contiguous",
+            ("o",), called(_tokens_as_if_dense)),
+    _layout("P7", "strides of the incoming gradient are ignored", "fla-org/fla#1139, #871, #627",
+            "B", "do not contiguous", ("dq", "dk", "dv", "d_initial_state"),
+            derived(_do_as_if_dense)),
+    _layout("S30", "a stricter alignment is demanded than views have", "sgl-project/sglang#32800",
+            "F", "gates at an address that is no multiple of 32 bytes", ("call",),
+            called(_alignment_demanded)),
+    _layout("P9", "heads are dealt to ranks from [Q | K | V] as one tensor",
+            "sgl-project/sglang-jax@f6063119", "B", "an even number of channels in q, k and v",
+            ("o",), called(_heads_of_other_ranks)),
 )
+# fmt: on

@@ -72,29 +72,18 @@ def dense_rows(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor
 
 
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
+# fmt: off
 FAULTS: Final = (
-    _norm(
-        id="NORM-square",
-        title="means of rows are broadcast along columns",
-        reference="class: axes recognised by their size",
-        trigger="as many rows as columns",
-        outputs=("dx",),
-        patch=lambda _: unkept,
-    ),
-    _norm(
-        id="NORM-columns",
-        title="means of rows are broadcast along columns of tiles of V rows",
-        reference="class: axes recognised by their size",
-        trigger="64 rows and more, a multiple of V",
-        outputs=("dx",),
-        patch=lambda _: partial(unkept, tiles=True),
-    ),
-    _norm(
-        id="NORM-views",
-        title="the backward reads the gate as if its rows were dense",
-        reference="class: strides of inputs, in the backward",
-        trigger="a gate of three axes whose leading two are swapped in memory",
-        outputs=("dgate",),
-        patch=lambda _: dense_rows,
-    ),
+    _norm(id="NORM-square", title="means of rows are broadcast along columns",
+          reference="class: axes recognised by their size", trigger="as many rows as columns",
+          outputs=("dx",), patch=lambda _: unkept),
+    _norm(id="NORM-columns", title="means of rows are broadcast along columns of tiles of V rows",
+          reference="class: axes recognised by their size",
+          trigger="64 rows and more, a multiple of V", outputs=("dx",),
+          patch=lambda _: partial(unkept, tiles=True)),
+    _norm(id="NORM-views", title="the backward reads the gate as if its rows were dense",
+          reference="class: strides of inputs, in the backward",
+          trigger="a gate of three axes whose leading two are swapped in memory",
+          outputs=("dgate",), patch=lambda _: dense_rows),
 )
+# fmt: on

@@ -56,44 +56,18 @@ def _derived_with(eps: float, strength: float) -> Mapping[str, ActivationCall]:
     return {"l2norm": replace(_RIGHT, backward=backward)}
 
 
+# fmt: off
 FAULTS: Final = (
-    _l2norm(
-        "P1",
-        "eps is added to the mean of squares",
-        "ml-explore/mlx-lm#1624",
-        "A",
-        "rows of norm 1e-2 and less",
-        ("y",),
-        activated(partial(normalised_by, _eps_beside_the_mean)),
-        graded=True,
-    ),
-    _l2norm(
-        "P2",
-        "eps is added outside the root",
-        "fla-org/fla#508 (83845577), @9b9e47d7",
-        "A",
-        "rows of norm 1e-2 and less",
-        ("y",),
-        activated(partial(normalised_by, _eps_outside_the_root)),
-        graded=True,
-    ),
-    _l2norm(
-        "B33",
-        "the derivative of the norm at zero",
-        "AI-Hypercomputer/maxtext#5295 (b)",
-        "A",
-        "rows of zeros",
-        ("dx",),
-        activated(partial(_derived_with, 0.0)),
-    ),
-    _l2norm(
-        "B34",
-        "eps of the backward is another one",
-        "AI-Hypercomputer/maxtext#5098 (review)",
-        "A",
-        "rows of norm 1e-2 and less",
-        ("dx",),
-        activated(partial(_derived_with, _BACKWARD_EPS)),
-        graded=True,
-    ),
+    _l2norm("P1", "eps is added to the mean of squares", "ml-explore/mlx-lm#1624", "A",
+            "rows of norm 1e-2 and less", ("y",),
+            activated(partial(normalised_by, _eps_beside_the_mean)), graded=True),
+    _l2norm("P2", "eps is added outside the root", "fla-org/fla#508 (83845577), @9b9e47d7", "A",
+            "rows of norm 1e-2 and less", ("y",),
+            activated(partial(normalised_by, _eps_outside_the_root)), graded=True),
+    _l2norm("B33", "the derivative of the norm at zero", "AI-Hypercomputer/maxtext#5295 (b)", "A",
+            "rows of zeros", ("dx",), activated(partial(_derived_with, 0.0))),
+    _l2norm("B34", "eps of the backward is another one", "AI-Hypercomputer/maxtext#5098 (review)",
+            "A", "rows of norm 1e-2 and less", ("dx",),
+            activated(partial(_derived_with, _BACKWARD_EPS)), graded=True),
 )
+# fmt: on

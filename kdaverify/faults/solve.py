@@ -45,44 +45,20 @@ def _upper_triangle(c: Chunk) -> None:
     c.R = c.store("R", by_library(transposed(c.Akk).tril(-1)))
 
 
+# fmt: off
 FAULTS: Final = (
-    _solve(
-        "SO1",
-        "the series for the inverse stops after two doublings",
-        "flashserve/fla-npu@7b8e462b,@6541584c",
-        "A",
-        "coherent keys, beta near 1, slow gates",
-        ("R", "o", "final_state"),
-        staged(solve=_series_cut_short),
-        graded=True,
-    ),
-    _solve(
-        "SO4",
-        "the last diagonal tile is copied whole, past the tensor",
-        "flashserve/fla-npu#242,#243,@317e8af1",
-        "B",
-        "a pack with a tail that is no multiple of 16, NaN in the memory behind",
-        ("o",),
-        staged(solve=_last_tile_past_the_tensor, when=packed),
-    ),
-    _solve(
-        "SO5",
-        "the number of right-hand sides is taken from the other operand",
-        "dogkeeper886/ollama37#26 (b)",
-        "A",
-        "K different from V",
-        ("o",),
-        staged(wy=_from_the_right),
-        graded=True,
-    ),
-    _solve(
-        "SO6",
-        "the upper triangle is solved instead of the lower one",
-        "dogkeeper886/ollama37#26 (c)",
-        "A",
-        "two tokens or more",
-        ("R", "o"),
-        staged(solve=_upper_triangle),
-        graded=True,
-    ),
+    _solve("SO1", "the series for the inverse stops after two doublings",
+           "flashserve/fla-npu@7b8e462b,@6541584c", "A", "coherent keys, beta near 1, slow gates",
+           ("R", "o", "final_state"), staged(solve=_series_cut_short), graded=True),
+    _solve("SO4", "the last diagonal tile is copied whole, past the tensor",
+           "flashserve/fla-npu#242,#243,@317e8af1", "B",
+           "a pack with a tail that is no multiple of 16, NaN in the memory behind", ("o",),
+           staged(solve=_last_tile_past_the_tensor, when=packed)),
+    _solve("SO5", "the number of right-hand sides is taken from the other operand",
+           "dogkeeper886/ollama37#26 (b)", "A", "K different from V", ("o",),
+           staged(wy=_from_the_right), graded=True),
+    _solve("SO6", "the upper triangle is solved instead of the lower one",
+           "dogkeeper886/ollama37#26 (c)", "A", "two tokens or more", ("R", "o"),
+           staged(solve=_upper_triangle), graded=True),
 )
+# fmt: on
