@@ -110,149 +110,67 @@ class Property:
 
 _EVERY: Final = ("delta", "general")
 _UNCUT: Final = "tested on one uncut run"
+# fmt: off
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", tier=Tier.PLAIN, seconds=0.005),
-    Property(
-        "forward",
-        "checks.forward:forward",
-        tier=Tier.PLAIN,
-        groups=_EVERY,
-        plain="forward",
-        paired=True,
-    ),
-    Property(
-        "panel",
-        "checks.forward:forward",
-        tier=Tier.PLAIN,
-        groups=_EVERY,
-        plain="forward",
-        paired=True,
-        fixed=True,
-        seconds=0.2,
-    ),
+    Property("forward", "checks.forward:forward", tier=Tier.PLAIN, groups=_EVERY, plain="forward",
+             paired=True),
+    Property("panel", "checks.forward:forward", tier=Tier.PLAIN, groups=_EVERY, plain="forward",
+             paired=True, fixed=True, seconds=0.2),
     Property("probes", "checks.probes:probes", tier=Tier.PLAIN, shrinks=False, seconds=0.1),
-    Property(
-        "stages",
-        "checks.stages:stages",
-        tier=Tier.PLAIN,
-        stages="forward",
-        law=Statement(
-            "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w"
-            " h, R (I + Akk) = I",
-            "3",
-            "intermediates of another layout, row or factor than the next stage reads (H10,"
-            " DESIGN-c)",
-        ),
-    ),
-    Property(
-        "gradients",
-        "checks.gradients:gradients",
-        tier=Tier.GRADIENTS,
-        groups=_EVERY,
-        of_gradients=True,
-        plain="gradients",
-        paired=True,
-        fixed=True,
-        both_passes=True,
-        seconds=1.2,
-    ),
-    Property(
-        "backward_stages", "checks.stages:backward_stages", tier=Tier.GRADIENTS, stages="backward"
-    ),
+    Property("stages", "checks.stages:stages", tier=Tier.PLAIN, stages="forward",
+             law=Statement("the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new,"
+                           " v_new = u - w h, R (I + Akk) = I", "3",
+                           "intermediates of another layout, row or factor than the next stage"
+                           " reads (H10, DESIGN-c)")),
+    Property("gradients", "checks.gradients:gradients", tier=Tier.GRADIENTS, groups=_EVERY,
+             of_gradients=True, plain="gradients", paired=True, fixed=True, both_passes=True,
+             seconds=1.2),
+    Property("backward_stages", "checks.stages:backward_stages", tier=Tier.GRADIENTS,
+             stages="backward"),
     Property("state", "checks.forward:forward", plain="forward", paired=True),
     Property("extreme_gates", "checks.forward:forward", plain="forward", paired=True),
-    Property(
-        "resume",
-        "checks.resume:resume",
-        tier=Tier.RULES,
-        same_outputs=True,
-        paired=True,
-        followed=_UNCUT,
-        seconds=1.0,
-        law=Statement(
-            "a run cut anywhere, in chunks or single tokens, is the uncut run",
-            "7, law 2",
-            "partial chunks, hand-over and layout of the state, the decode entry point (H8, S8,"
-            " S12, DESIGN-b)",
-        ),
-    ),
-    Property(
-        "packing",
-        "checks.packing:packing",
-        tier=Tier.RULES,
-        same_outputs=True,
-        paired=True,
-        followed="tested on the pack in one call, in its own order",
-        law=Statement(
-            "sequences give the same packed, alone, and in a pack of another order",
-            "7, law 3",
-            "offsets, empty sequences, order (V1, V4, V10)",
-        ),
-    ),
-    Property(
-        "causality",
-        "checks.causality:causality",
-        tier=Tier.RULES,
-        same_outputs=True,
-        paired=True,
-        followed="tested on the problem with its own later tokens",
-        law=Statement(
-            "every later token replaced, gates too: o before it stays within its tolerance",
-            "7, law 1",
-            "anchors, masks and overflow behind a mask that reach back (A2, A16, CS2)",
-        ),
-    ),
-    Property(
-        "options",
-        "checks.options:options",
-        tier=Tier.RULES,
-        same_outputs=True,
-        paired=True,
-        law=Statement(
-            "chunk size, recompute, optional outputs, in-kernel gates and other entry points give"
-            " what the plain call gives",
-            "7, law 4",
-            "code behind one option alone (H11, O3, X7)",
-        ),
-    ),
+    Property("resume", "checks.resume:resume", tier=Tier.RULES, same_outputs=True, paired=True,
+             followed=_UNCUT, seconds=1.0,
+             law=Statement("a run cut anywhere, in chunks or single tokens, is the uncut run",
+                           "7, law 2",
+                           "partial chunks, hand-over and layout of the state, the decode entry"
+                           " point (H8, S8, S12, DESIGN-b)")),
+    Property("packing", "checks.packing:packing", tier=Tier.RULES, same_outputs=True, paired=True,
+             followed="tested on the pack in one call, in its own order",
+             law=Statement("sequences give the same packed, alone, and in a pack of another order",
+                           "7, law 3", "offsets, empty sequences, order (V1, V4, V10)")),
+    Property("causality", "checks.causality:causality", tier=Tier.RULES, same_outputs=True,
+             paired=True, followed="tested on the problem with its own later tokens",
+             law=Statement("every later token replaced, gates too: o before it stays within its"
+                           " tolerance", "7, law 1",
+                           "anchors, masks and overflow behind a mask that reach back (A2, A16,"
+                           " CS2)")),
+    Property("options", "checks.options:options", tier=Tier.RULES, same_outputs=True, paired=True,
+             law=Statement("chunk size, recompute, optional outputs, in-kernel gates and other"
+                           " entry points give what the plain call gives", "7, law 4",
+                           "code behind one option alone (H11, O3, X7)")),
     Property("combined", "checks.resume:combined", paired=True, both_passes=True),
     Property("gradcheck", "checks.gradcheck:gradcheck", of_gradients=True),
-    Property(
-        "self_consistency",
-        "checks.self_consistency:self_consistency",
-        of_gradients=True,
-        both_passes=True,
-        law=Statement(
-            "the backward is the derivative of the kernel's own forward",
-            "5",
-            "gradients of another forward than the kernel's (B2, B3, GA2)",
-        ),
-    ),
+    Property("self_consistency", "checks.self_consistency:self_consistency", of_gradients=True,
+             both_passes=True,
+             law=Statement("the backward is the derivative of the kernel's own forward", "5",
+                           "gradients of another forward than the kernel's (B2, B3, GA2)")),
     Property("jacobian", "checks.jacobian:jacobian", of_gradients=True, both_passes=True),
-    Property(
-        "cotangent_linearity",
-        "checks.cotangent_linearity:cotangent_linearity",
-        relates=True,
-        of_gradients=True,
-        both_passes=True,
-        law=Statement(
-            "gradients are linear in the cotangents, to the bit for powers of two, and 0 for 0",
-            "7, law 13",
-            "terms of the backward without a cotangent, clamps, thresholds (B24, B25)",
-        ),
-    ),
-    Property(
-        "laws",
-        "checks.laws.registry:laws",
-        groups=_EVERY,
-        followed="tested on the problem by itself, where the law compares two calls",
-    ),
-    Property(
-        "activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02
-    ),
+    Property("cotangent_linearity", "checks.cotangent_linearity:cotangent_linearity", relates=True,
+             of_gradients=True, both_passes=True,
+             law=Statement("gradients are linear in the cotangents, to the bit for powers of two,"
+                           " and 0 for 0", "7, law 13",
+                           "terms of the backward without a cotangent, clamps, thresholds (B24,"
+                           " B25)")),
+    Property("laws", "checks.laws.registry:laws", groups=_EVERY,
+             followed="tested on the problem by itself, where the law compares two calls"),
+    Property("activations", "operators.pointwise.check:activations", groups=("pointwise",),
+             seconds=0.02),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
     Property("calls", "checks.calls:calls", tier=Tier.RULES, relates=True, groups=_EVERY),
 )
+# fmt: on
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})
 """By name, in the order in which failures are reported: the conventions; a plain forward; the

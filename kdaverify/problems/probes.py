@@ -78,38 +78,24 @@ _INVERSES = (
     " SO8)"
 )
 
+# fmt: off
 _MEMORY: Final = (
     _LONG_MEMORY,
-    replace(
-        _LONG_MEMORY,
-        name="long-memory-4096",
-        about="long-memory over 64 chunks, T = 4096",
-        exposes="decay or state rounded to 16 bits, and their bias (C2, H11, H12, S12)",
-        problem=_LONG_MEMORY.problem.replace(T=4096),
-        profile="acceptance",
-    ),
-    Probe(
-        name="kept-state",
-        about="beta 0 and no decay over two chunks: S_T is S_0, with all its bits",
-        exposes=(
-            "state carried in fewer bits than declared: bf16, fp16, TF32, fp32 for fp64 (H11, H12,"
-            " S12)"
-        ),
-        problem=posed(T=65, key="random", beta="zero", state="random"),
-        measures=("spacing",),
-    ),
-    Probe(
-        name="nine-bit-state",
-        about=(
-            "a state of 257 times powers of two, beta 0, no decay, the run cut at token 17 and"
-            " resumed: S_T is S_0"
-        ),
-        exposes="checkpoint of the state in bf16 (H11, S12)",
-        problem=posed(T=33, key="random", beta="zero", state="nine-bits"),
-        measures=("spacing",),
-        cut=17,
-    ),
+    replace(_LONG_MEMORY, name="long-memory-4096", about="long-memory over 64 chunks, T = 4096",
+            exposes="decay or state rounded to 16 bits, and their bias (C2, H11, H12, S12)",
+            problem=_LONG_MEMORY.problem.replace(T=4096), profile="acceptance"),
+    Probe(name="kept-state",
+          about="beta 0 and no decay over two chunks: S_T is S_0, with all its bits",
+          exposes="state carried in fewer bits than declared: bf16, fp16, TF32, fp32 for fp64 (H11,"
+                  " H12, S12)", problem=posed(T=65, key="random", beta="zero", state="random"),
+          measures=("spacing",)),
+    Probe(name="nine-bit-state",
+          about="a state of 257 times powers of two, beta 0, no decay, the run cut at token 17 and"
+                " resumed: S_T is S_0", exposes="checkpoint of the state in bf16 (H11, S12)",
+          problem=posed(T=33, key="random", beta="zero", state="nine-bits"), measures=("spacing",),
+          cut=17),
 )
+# fmt: on
 """Of what is carried: a memory, kept for a long time or handed over, shows every lost bit."""
 
 _WRITES: Final = (
@@ -175,75 +161,45 @@ _WRITES: Final = (
 )
 """Of what is written: v - S^T k, times beta, into the row of k."""
 
+# fmt: off
 _DECAYS: Final = (
-    Probe(
-        name="deep-decay",
-        about=(
-            "63 steps of about -0.5 after a write to one channel, 64 on the state of the others:"
-            " exp(-32) is left, row by row"
-        ),
-        exposes="exponents clamped at -20, or any bound above -31 (GA17, GA18)",
-        problem=posed(T=64, gate="deep", beta="sparse", state="random"),
-        measures=("memory",),
-    ),
-    Probe(
-        name="pure-decay",
-        about=(
-            "beta 0, 17 steps of a trained gate on a state of all bits: S_T is exp(sum of g) S_0,"
-            " row by row"
-        ),
-        exposes=(
-            "cumulative gate or decay rounded to 16 bits, writes in spite of beta 0, decay along V"
-            " (B18, H2, H29, P8)"
-        ),
-        problem=posed(T=17, key="random", beta="zero", gate="log-sigmoid", state="random"),
-        measures=("memory",),
-    ),
-    Probe(
-        name="hard-reset",
-        about=(
-            "one step of -inf, no other decay: what is not written afterwards is exactly 0, what is"
-            " written is exact"
-        ),
-        exposes="inf - inf after the reset, a reset by a clamped exponent (GA22, X3)",
-        problem=posed(T=33, gate="reset-alone", state="dyadic", seed=3),
-        measures=("spacing",),
-    ),
-    Probe(
-        name="huge-step",
-        about=(
-            "one step of -1e4, no other decay: what is not written afterwards is less than every"
-            " number"
-        ),
-        exposes=(
-            "exponents clamped at -20, -80 or -88 that leave a trace of the state (GA17, GA18,"
-            " GA22)"
-        ),
-        problem=posed(T=33, gate="huge-alone", state="dyadic", seed=3),
-        measures=("spacing",),
-    ),
-    Probe(
-        name="strong-then-weak",
-        about="one step of -1000 at token 8, then about -0.05 a token, among random writes",
-        exposes=(
-            "factors exp(-G) formed from the chunk's start, sums of gates in 16 bits (GA4, GA18,"
-            " CS5, B18)"
-        ),
-        problem=posed(
-            T=80, key="random", gate="strong-step", beta="uniform", state="random", value="normal"
-        ),
-    ),
-    Probe(
-        name="last-gate",
-        about=(
-            "gates of -0.5 to -1.5 at the last token, in the only row of a second chunk: S_T decays"
-            " by them"
-        ),
-        exposes="last gate read past the end of a short chunk, or left out (H6, H7, H8)",
-        problem=posed(T=65, key="random", gate="last", beta="zero", state="random"),
-        measures=("memory",),
-    ),
+    Probe(name="deep-decay",
+          about="63 steps of about -0.5 after a write to one channel, 64 on the state of the"
+                " others: exp(-32) is left, row by row",
+          exposes="exponents clamped at -20, or any bound above -31 (GA17, GA18)",
+          problem=posed(T=64, gate="deep", beta="sparse", state="random"), measures=("memory",)),
+    Probe(name="pure-decay",
+          about="beta 0, 17 steps of a trained gate on a state of all bits: S_T is exp(sum of g)"
+                " S_0, row by row",
+          exposes="cumulative gate or decay rounded to 16 bits, writes in spite of beta 0, decay"
+                  " along V (B18, H2, H29, P8)",
+          problem=posed(T=17, key="random", beta="zero", gate="log-sigmoid", state="random"),
+          measures=("memory",)),
+    Probe(name="hard-reset",
+          about="one step of -inf, no other decay: what is not written afterwards is exactly 0,"
+                " what is written is exact",
+          exposes="inf - inf after the reset, a reset by a clamped exponent (GA22, X3)",
+          problem=posed(T=33, gate="reset-alone", state="dyadic", seed=3), measures=("spacing",)),
+    Probe(name="huge-step",
+          about="one step of -1e4, no other decay: what is not written afterwards is less than"
+                " every number",
+          exposes="exponents clamped at -20, -80 or -88 that leave a trace of the state (GA17,"
+                  " GA18, GA22)", problem=posed(T=33, gate="huge-alone", state="dyadic", seed=3),
+          measures=("spacing",)),
+    Probe(name="strong-then-weak",
+          about="one step of -1000 at token 8, then about -0.05 a token, among random writes",
+          exposes="factors exp(-G) formed from the chunk's start, sums of gates in 16 bits (GA4,"
+                  " GA18, CS5, B18)",
+          problem=posed(T=80, key="random", gate="strong-step", beta="uniform", state="random",
+                        value="normal")),
+    Probe(name="last-gate",
+          about="gates of -0.5 to -1.5 at the last token, in the only row of a second chunk: S_T"
+                " decays by them",
+          exposes="last gate read past the end of a short chunk, or left out (H6, H7, H8)",
+          problem=posed(T=65, key="random", gate="last", beta="zero", state="random"),
+          measures=("memory",)),
 )
+# fmt: on
 """Of decay: deep, sudden, at the very end, or alone."""
 
 _KEYS: Final = (
@@ -284,34 +240,24 @@ _KEYS: Final = (
 )
 """Of the triangular system: coherent keys, where powers of it grow, and blocks that may be lost."""
 
+# fmt: off
 _LENGTHS: Final = (
-    Probe(
-        name="single-tokens",
-        about="five sequences of one token, each with a state whose row it overwrites",
-        exposes="one-token tails that skip S^T k, states of other sequences (H10, S5, H25)",
-        problem=posed(lengths=(1, 1, 1, 1, 1), state="dyadic"),
-        measures=("spacing",),
-    ),
-    Probe(
-        name="empty-sequences",
-        about="empty sequences first, in the middle and last: their S_T is their S_0, bit by bit",
-        exposes=(
-            "states of empty sequences zeroed, left unwritten, or those of a neighbour (V4, V6, V7)"
-        ),
-        problem=posed(lengths=(0, 3, 0, 0, 17, 0), state="dyadic"),
-        measures=("spacing",),
-    ),
-    Probe(
-        name="chunks-plus-one",
-        about=(
-            "129 = 2 * 64 + 1 tokens of one key and one value: the row past two full chunks finds"
-            " nothing left to write"
-        ),
-        exposes="a tail of one row that skips the carried state (H10, O2, B17)",
-        problem=posed(T=129, key="flat", value="repeated"),
-        measures=("spacing",),
-    ),
+    Probe(name="single-tokens",
+          about="five sequences of one token, each with a state whose row it overwrites",
+          exposes="one-token tails that skip S^T k, states of other sequences (H10, S5, H25)",
+          problem=posed(lengths=(1, 1, 1, 1, 1), state="dyadic"), measures=("spacing",)),
+    Probe(name="empty-sequences",
+          about="empty sequences first, in the middle and last: their S_T is their S_0, bit by bit",
+          exposes="states of empty sequences zeroed, left unwritten, or those of a neighbour (V4,"
+                  " V6, V7)", problem=posed(lengths=(0, 3, 0, 0, 17, 0), state="dyadic"),
+          measures=("spacing",)),
+    Probe(name="chunks-plus-one",
+          about="129 = 2 * 64 + 1 tokens of one key and one value: the row past two full chunks"
+                " finds nothing left to write",
+          exposes="a tail of one row that skips the carried state (H10, O2, B17)",
+          problem=posed(T=129, key="flat", value="repeated"), measures=("spacing",)),
 )
+# fmt: on
 """Of lengths: one token, none, and one more than chunks hold."""
 
 PROBES: Final[Mapping[str, Probe]] = {

@@ -58,54 +58,29 @@ def always(value: Any) -> Setting:
     return lambda _: value
 
 
+# fmt: off
 FUNCTIONS: Final[Mapping[str, StageFunction]] = {
-    "cumsum": StageFunction(
-        "chunk_local_cumsum",
-        "fla.ops.utils",
-        ("cumsum",),
-        {"g": "g"},
-        ("G",),
-        {"scale": always(LOG2_E), "output_dtype": always(torch.float32)},
-    ),
-    "intra": StageFunction(
-        "chunk_kda_fwd_intra",
-        "fla.ops.kda.chunk_intra",
-        ("scores", "solve", "wy"),
-        {"q": "q", "k": "k", "v": "v", "gk": "G", "beta": "beta"},
-        ("w", "u", "qg", "kg", "Aqk", "R"),
-        {"disable_recompute": always(value=True)},
-    ),
-    "wy": StageFunction(
-        "recompute_w_u_fwd",
-        "fla.ops.kda.wy_fast",
-        ("wy",),
-        {"k": "k", "v": "v", "beta": "beta", "A": "R", "gk": "G", "q": "q"},
-        ("w", "u", "qg", "kg"),
-    ),
-    "state": StageFunction(
-        "chunk_gated_delta_rule_fwd_h",
-        "fla.ops.common.chunk_delta_h",
-        ("state",),
-        {"k": "kg", "w": "w", "u": "u", "gk": "G", "initial_state": "initial_state"},
-        ("h", "v_new", "final_state"),
-        {"output_final_state": always(value=True)},
-    ),
-    "output": StageFunction(
-        "chunk_gla_fwd_o_gk",
-        "fla.ops.gla.chunk",
-        ("output",),
-        {"q": "q", "v": "v_new", "g": "G", "A": "Aqk", "h": "h"},
-        ("o",),
-    ),
-    "solve": StageFunction(
-        "solve_tril",
-        "fla.ops.utils.solve_tril",
-        ("solve",),
-        {"A": "Akk"},
-        ("R",),
-        {"output_dtype": lambda x: x.formats("R").dtype},
-    ),
+    "cumsum": StageFunction("chunk_local_cumsum", "fla.ops.utils", ("cumsum",), {"g": "g"}, ("G",),
+                            {"scale": always(LOG2_E), "output_dtype": always(torch.float32)}),
+    "intra": StageFunction("chunk_kda_fwd_intra", "fla.ops.kda.chunk_intra",
+                           ("scores", "solve", "wy"),
+                           {"q": "q", "k": "k", "v": "v", "gk": "G", "beta": "beta"},
+                           ("w", "u", "qg", "kg", "Aqk", "R"),
+                           {"disable_recompute": always(value=True)}),
+    "wy": StageFunction("recompute_w_u_fwd", "fla.ops.kda.wy_fast", ("wy",),
+                        {"k": "k", "v": "v", "beta": "beta", "A": "R", "gk": "G", "q": "q"},
+                        ("w", "u", "qg", "kg")),
+    "state": StageFunction("chunk_gated_delta_rule_fwd_h", "fla.ops.common.chunk_delta_h",
+                           ("state",),
+                           {"k": "kg", "w": "w", "u": "u", "gk": "G",
+                            "initial_state": "initial_state"}, ("h", "v_new", "final_state"),
+                           {"output_final_state": always(value=True)}),
+    "output": StageFunction("chunk_gla_fwd_o_gk", "fla.ops.gla.chunk", ("output",),
+                            {"q": "q", "v": "v_new", "g": "G", "A": "Aqk", "h": "h"}, ("o",)),
+    "solve": StageFunction("solve_tril", "fla.ops.utils.solve_tril", ("solve",), {"A": "Akk"},
+                           ("R",), {"output_dtype": lambda x: x.formats("R").dtype}),
 }
+# fmt: on
 """FLA's stage functions by the name of the stage they make, in the order in which a forward calls
 them; solve_tril stands apart."""
 
@@ -251,61 +226,30 @@ def _of_heads(
     return StageFunction(name, home, covers, handed, returned, settings, ("g",), HEAD)
 
 
+# fmt: off
 HEAD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
     "cumsum": replace(FUNCTIONS["cumsum"], form=HEAD),
-    "intra": _of_heads(
-        "chunk_gated_delta_rule_fwd_intra",
-        "gated_delta_rule.chunk_fwd",
-        ("scores", "solve", "wy"),
-        "k, v, g=G, beta",
-        "w, u, R",
-    ),
-    "kkt": _of_heads(
-        "chunk_scaled_dot_kkt_fwd",
-        "common.chunk_scaled_dot_kkt",
-        ("scores",),
-        "k, g=G, beta",
-        "Akk",
-        output_dtype=always(torch.float32),
-    ),
+    "intra": _of_heads("chunk_gated_delta_rule_fwd_intra", "gated_delta_rule.chunk_fwd",
+                       ("scores", "solve", "wy"), "k, v, g=G, beta", "w, u, R"),
+    "kkt": _of_heads("chunk_scaled_dot_kkt_fwd", "common.chunk_scaled_dot_kkt", ("scores",),
+                     "k, g=G, beta", "Akk", output_dtype=always(torch.float32)),
     "solve": replace(FUNCTIONS["solve"], form=HEAD),
-    "wy": _of_heads(
-        "recompute_w_u_fwd", "gated_delta_rule.wy_fast", ("wy",), "k, v, beta, A=R, g=G", "w, u"
-    ),
-    "state": _of_heads(
-        "chunk_gated_delta_rule_fwd_h",
-        "common.chunk_delta_h",
-        ("state",),
-        "k, w, u, g=G, initial_state",
-        "h, v_new, final_state",
-        output_final_state=always(value=True),
-    ),
+    "wy": _of_heads("recompute_w_u_fwd", "gated_delta_rule.wy_fast", ("wy",),
+                    "k, v, beta, A=R, g=G", "w, u"),
+    "state": _of_heads("chunk_gated_delta_rule_fwd_h", "common.chunk_delta_h", ("state",),
+                       "k, w, u, g=G, initial_state", "h, v_new, final_state",
+                       output_final_state=always(value=True)),
     "output": _of_heads("chunk_fwd_o", "common.chunk_o", ("output",), "q, k, v=v_new, h, g=G", "o"),
-    "dv_local": _of_heads(
-        "chunk_bwd_dv_local", "common.chunk_o", ("dv_local",), "q, k, do, g=G", "dv_local"
-    ),
-    "state_bwd": _of_heads(
-        "chunk_gated_delta_rule_bwd_dhu",
-        "common.chunk_delta_h",
-        ("state_bwd",),
-        "q, k, w, do, dv=dv_local, g=G, dht=d_final_state",
-        "dh, d_initial_state, dv_new",
-        h0=lambda x: x.inputs.state,
-    ),
-    "dqkwg": _of_heads(
-        "chunk_bwd_dqkwg",
-        "common.chunk_o",
-        ("dqkwg",),
-        "q, k, v=v_new, do, h, dh, w, g=G, dv=dv_new",
-        "dq, dk_done, dw, dG_part",
-    ),
-    "wy_bwd": _of_heads(
-        "prepare_wy_repr_bwd",
-        "gated_delta_rule.wy_fast",
-        ("wy_bwd",),
-        "k, v, beta, A=R, dw, du=dv_new, g=G",
-        "dk_added, dv, dbeta, dG_wy",
-    ),
+    "dv_local": _of_heads("chunk_bwd_dv_local", "common.chunk_o", ("dv_local",), "q, k, do, g=G",
+                          "dv_local"),
+    "state_bwd": _of_heads("chunk_gated_delta_rule_bwd_dhu", "common.chunk_delta_h", ("state_bwd",),
+                           "q, k, w, do, dv=dv_local, g=G, dht=d_final_state",
+                           "dh, d_initial_state, dv_new", h0=lambda x: x.inputs.state),
+    "dqkwg": _of_heads("chunk_bwd_dqkwg", "common.chunk_o", ("dqkwg",),
+                       "q, k, v=v_new, do, h, dh, w, g=G, dv=dv_new", "dq, dk_done, dw, dG_part"),
+    "wy_bwd": _of_heads("prepare_wy_repr_bwd", "gated_delta_rule.wy_fast", ("wy_bwd",),
+                        "k, v, beta, A=R, dw, du=dv_new, g=G", "dk_added, dv, dbeta, dG_wy"),
     "cumsum_bwd": replace(BACKWARD_FUNCTIONS["cumsum_bwd"], form=HEAD),
 }
+# fmt: on
 """Those of the gated delta rule, in the order of the dataflow."""

@@ -108,45 +108,24 @@ def _decode_rule(
     )
 
 
+# fmt: off
 RULES = (
-    _rule(
-        "scale",
-        "the scale",
-        "an executor or a compiled kernel kept by shape alone (B35)",
-        _scale,
-        sequences=False,
-        scaled=True,
-    ),
-    _rule(
-        "state",
-        "whether there is an initial state",
-        "a state left over from the call before (S3)",
-        _state,
-    ),
-    _rule(
-        "packing",
-        "the offsets of a pack",
-        "chunk indices, or boundaries of a captured call, kept by shape (W1)",
-        _packing,
-        offsets=True,
-    ),
+    _rule("scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)",
+          _scale, sequences=False, scaled=True),
+    _rule("state", "whether there is an initial state",
+          "a state left over from the call before (S3)", _state),
+    _rule("packing", "the offsets of a pack",
+          "chunk indices, or boundaries of a captured call, kept by shape (W1)", _packing,
+          offsets=True),
     _rule("shape", "the number of tokens", "work space or grids of the call before", _shape),
-    _rule(
-        "dtype", "the format", "work space or executors of another format", _dtype, sequences=False
-    ),
-    _rule(
-        "option",
-        "an option",
-        "an executor kept without its options (B35)",
-        _option,
-        sequences=False,
-    ),
+    _rule("dtype", "the format", "work space or executors of another format", _dtype,
+          sequences=False),
+    _rule("option", "an option", "an executor kept without its options (B35)", _option,
+          sequences=False),
     _decode_rule("scale", "the scale", "the scale of the call that was captured", _scale),
-    _decode_rule(
-        "state",
-        "whether there is an initial state",
-        "a pool of states kept by shape, which a call without a state continues from",
-        _state,
-    ),
+    _decode_rule("state", "whether there is an initial state",
+                 "a pool of states kept by shape, which a call without a state continues from",
+                 _state),
     _decode_rule("batch", "the number of sequences", "slots and grids of the call before", _batch),
 )
+# fmt: on

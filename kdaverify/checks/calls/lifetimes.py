@@ -141,40 +141,21 @@ def _other_values(case: CallRuleCase) -> TensorCall:
     return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
 
 
+# fmt: off
 RULES = (
-    CallRule(
-        "kept",
-        "a later call changes nothing that an earlier one returned; outputs share no memory",
-        _EXPOSES,
-        partial(_kept, call=_outputs, later=_later_outputs),
-        channel="results",
-    ),
-    CallRule(
-        "kept-backward",
-        "the same of all gradients",
-        _EXPOSES,
-        partial(_kept, call=CallRuleCase.back, later=_later_gradients),
-        spare=False,
-        channel="results",
-        backward=True,
-    ),
-    CallRule(
-        "edited-offsets",
-        "offsets edited in place, without a new version of the tensor, are new offsets",
-        "chunk indices kept for a tensor of offsets that has changed since",
-        partial(_edited, other=_other_offsets),
-        size="tails",
-        sequences=True,
-        offsets=True,
-        channel="objects",
-        costly=True,
-    ),
-    CallRule(
-        "edited-values",
-        "all tensors overwritten in place are a new call",
-        "results, or converted inputs, kept for tensors that have changed since",
-        partial(_edited, other=_other_values),
-        channel="objects",
-        costly=True,
-    ),
+    CallRule("kept",
+             "a later call changes nothing that an earlier one returned; outputs share no memory",
+             _EXPOSES, partial(_kept, call=_outputs, later=_later_outputs), channel="results"),
+    CallRule("kept-backward", "the same of all gradients", _EXPOSES,
+             partial(_kept, call=CallRuleCase.back, later=_later_gradients), spare=False,
+             channel="results", backward=True),
+    CallRule("edited-offsets",
+             "offsets edited in place, without a new version of the tensor, are new offsets",
+             "chunk indices kept for a tensor of offsets that has changed since",
+             partial(_edited, other=_other_offsets), size="tails", sequences=True, offsets=True,
+             channel="objects", costly=True),
+    CallRule("edited-values", "all tensors overwritten in place are a new call",
+             "results, or converted inputs, kept for tensors that have changed since",
+             partial(_edited, other=_other_values), channel="objects", costly=True),
 )
+# fmt: on

@@ -150,48 +150,23 @@ def _with(
     return kept
 
 
+# fmt: off
 RULES = (
-    CallRule(
-        "padding",
-        "NaN in the tokens past the last offset of a pack changes nothing",
-        "rows past the end read, or masked by a product (V13, O10, P8, A4, SO3)",
-        _unused,
-        size="tails",
-        sequences=True,
-        offsets=True,
-        costly=True,
-        memory=True,
-    ),
-    CallRule(
-        "padding-backward",
-        "NaN in those tokens, and in the gradients of their outputs, changes no gradient of another"
-        " token",
-        "the same in the backward: a do read past the end, a sum over all tokens (A4, B12)",
-        _unused_back,
-        size="tails",
-        sequences=True,
-        offsets=True,
-        backward=True,
-        costly=True,
-        memory=True,
-    ),
-    CallRule(
-        "renumbered",
-        "a pack's segment ids may be any different numbers, in any order",
-        "ids taken for sorted, for indices, or for a few bits",
-        _renumbered,
-        size="tails",
-        sequences=True,
-        costly=True,
-    ),
-    CallRule(
-        "padding-by-ids",
-        "tokens of no sequence, in front of a pack's sequences and between them, change no other"
-        " one's bits",
-        "padding looked for at the end alone",
-        _nobodys,
-        size="tails",
-        sequences=True,
-        costly=True,
-    ),
+    CallRule("padding", "NaN in the tokens past the last offset of a pack changes nothing",
+             "rows past the end read, or masked by a product (V13, O10, P8, A4, SO3)", _unused,
+             size="tails", sequences=True, offsets=True, costly=True, memory=True),
+    CallRule("padding-backward",
+             "NaN in those tokens, and in the gradients of their outputs, changes no gradient of"
+             " another token",
+             "the same in the backward: a do read past the end, a sum over all tokens (A4, B12)",
+             _unused_back, size="tails", sequences=True, offsets=True, backward=True, costly=True,
+             memory=True),
+    CallRule("renumbered", "a pack's segment ids may be any different numbers, in any order",
+             "ids taken for sorted, for indices, or for a few bits", _renumbered, size="tails",
+             sequences=True, costly=True),
+    CallRule("padding-by-ids",
+             "tokens of no sequence, in front of a pack's sequences and between them, change no"
+             " other one's bits", "padding looked for at the end alone", _nobodys, size="tails",
+             sequences=True, costly=True),
 )
+# fmt: on

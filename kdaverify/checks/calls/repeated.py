@@ -75,59 +75,27 @@ def _repeated_at_real_size(case: CallRuleCase, *, backward: bool = False) -> lis
     return _repeated(case, backward=backward)
 
 
+# fmt: off
 RULES = (
-    CallRule(
-        "repeated",
-        "the same call gives the same bits, or right ones each time where the implementation"
-        " declares deterministic=False",
-        "races: reads before writes, missing waits and barriers, tiles of the call before (A8, H13,"
-        " H20 to H27, O11, X6)",
-        _repeated,
-        size="tails",
-        counted=True,
-    ),
-    CallRule(
-        "repeated-step",
-        "the same of the decode entry point",
-        "the same in a decode kernel (O11)",
-        _repeated_step,
-        size="one",
-        packed=False,
-        sequences=True,
-        counted=True,
-    ),
-    CallRule(
-        "repeated-backward",
-        "the same of all gradients",
-        "the same in the backward, sums by atomic additions (L6)",
-        partial(_repeated, backward=True),
-        size="tails",
-        spare=False,
-        backward=True,
-        counted=True,
-        costly=True,
-    ),
-    CallRule(
-        "repeated-real",
-        "the same of a pack of 1,024 tokens and more, 8 heads, K = V = 64",
-        "races among many blocks, and over more chunks than fit a pipeline (A8, H13, H20 to H27)",
-        _repeated_at_real_size,
-        size="real",
-        counted=True,
-        once=True,
-        profile="acceptance",
-    ),
-    CallRule(
-        "repeated-real-backward",
-        "the same of all gradients, at that size",
-        "the same in the backward, sums by atomic additions over many blocks (L6)",
-        partial(_repeated_at_real_size, backward=True),
-        size="real",
-        spare=False,
-        backward=True,
-        counted=True,
-        once=True,
-        costly=True,
-        profile="acceptance",
-    ),
+    CallRule("repeated",
+             "the same call gives the same bits, or right ones each time where the implementation"
+             " declares deterministic=False",
+             "races: reads before writes, missing waits and barriers, tiles of the call before (A8,"
+             " H13, H20 to H27, O11, X6)", _repeated, size="tails", counted=True),
+    CallRule("repeated-step", "the same of the decode entry point",
+             "the same in a decode kernel (O11)", _repeated_step, size="one", packed=False,
+             sequences=True, counted=True),
+    CallRule("repeated-backward", "the same of all gradients",
+             "the same in the backward, sums by atomic additions (L6)",
+             partial(_repeated, backward=True), size="tails", spare=False, backward=True,
+             counted=True, costly=True),
+    CallRule("repeated-real", "the same of a pack of 1,024 tokens and more, 8 heads, K = V = 64",
+             "races among many blocks, and over more chunks than fit a pipeline (A8, H13, H20 to"
+             " H27)", _repeated_at_real_size, size="real", counted=True, once=True,
+             profile="acceptance"),
+    CallRule("repeated-real-backward", "the same of all gradients, at that size",
+             "the same in the backward, sums by atomic additions over many blocks (L6)",
+             partial(_repeated_at_real_size, backward=True), size="real", spare=False,
+             backward=True, counted=True, once=True, costly=True, profile="acceptance"),
 )
+# fmt: on

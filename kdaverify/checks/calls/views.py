@@ -168,6 +168,7 @@ _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or 
 _of_backward = partial(
     CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True
 )
+# fmt: off
 RULES = (
     *(
         CallRule(
@@ -181,44 +182,17 @@ RULES = (
         )
         for name, layout in LAYOUTS.items()
     ),
-    CallRule(
-        "view-joined",
-        f"all inputs of as many rows {JOINED.about}",
-        f"{_STRIDES} (G14)",
-        _joined,
-        packed=False,
-        aligned=True,
-        memory=True,
-        channel="memory",
-        costly=True,
-    ),
-    _of_backward(
-        "view-joined-backward",
-        f"the gradients of a call with all inputs of as many rows {JOINED.about}",
-        "gradients written with the strides of the inputs' buffer (G14)",
-        _joined_back,
-        packed=False,
-        aligned=True,
-    ),
-    CallRule(
-        "view-expanded",
-        "every entry of a batch the first one, by a stride of 0",
-        "tails of tensors with a stride of 0 read elsewhere (M8), a first entry written",
-        _expanded,
-        packed=False,
-        memory=True,
-        channel="memory",
-        costly=True,
-    ),
-    CallRule(
-        "view-wide",
-        f"all inputs with {WIDE.about}",
-        "offsets computed in int32",
-        _wide,
-        spare=False,
-        channel="memory",
-        costly=True,
-    ),
+    CallRule("view-joined", f"all inputs of as many rows {JOINED.about}", f"{_STRIDES} (G14)",
+             _joined, packed=False, aligned=True, memory=True, channel="memory", costly=True),
+    _of_backward("view-joined-backward",
+                 f"the gradients of a call with all inputs of as many rows {JOINED.about}",
+                 "gradients written with the strides of the inputs' buffer (G14)", _joined_back,
+                 packed=False, aligned=True),
+    CallRule("view-expanded", "every entry of a batch the first one, by a stride of 0",
+             "tails of tensors with a stride of 0 read elsewhere (M8), a first entry written",
+             _expanded, packed=False, memory=True, channel="memory", costly=True),
+    CallRule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide,
+             spare=False, channel="memory", costly=True),
     *(
         _of_backward(
             f"cotangent-{name}",
@@ -238,3 +212,4 @@ RULES = (
         for name in ("guarded", "sliced", "swapped")
     ),
 )
+# fmt: on

@@ -110,68 +110,39 @@ def correlated(sample: Sample) -> RuleResult:
     return accepted("a constant, whose correlation is masked")
 
 
+# fmt: off
 RULES: Final = (
-    PublishedRule(
-        name="torch-testing",
-        source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
-        criterion=(
-            "every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16, 1.3e-6 in fp32;"
-            " fp64 1e-7 + 1e-7 |g|"
-        ),
-        judge=close,
-        empty=RuleOutcome.PASS,
-    ),
-    PublishedRule(
-        name="kernelbench",
-        source="ScalingIntelligence/KernelBench src/kernelbench/eval.py @0d12226",
-        criterion=(
-            "every element within t + t |a|, t = 1e-2 for 16-bit problems, 1e-4 for fp32; a is the"
-            " kernel's own"
-        ),
-        judge=partial(allclose, tolerances=KERNELBENCH),
-        formats=tuple(KERNELBENCH),
-        by="dtype",
-        forward_only=True,
-        empty=RuleOutcome.PASS,
-    ),
-    PublishedRule(
-        name="kernelbench-hard",
-        source=(
-            "Infatoshi/KernelBench-Hard problems/02_kda_cutlass/problem.yaml @bf3d6a8,"
-            " src/eval/correctness.py @f02faa4"
-        ),
-        criterion="the same with t = 5e-2 for bf16",
-        judge=partial(allclose, tolerances=KERNELBENCH_HARD),
-        formats=tuple(KERNELBENCH_HARD),
-        by="dtype",
-        forward_only=True,
-        empty=RuleOutcome.PASS,
-    ),
-    PublishedRule(
-        name="backendbench",
-        source="meta-pytorch/BackendBench BackendBench/eval.py @015f5cb",
-        criterion="every element within 1e-2 + 1e-2 |a| in every format; a is the kernel's own",
-        judge=close_to_own,
-        empty=RuleOutcome.PASS,
-    ),
-    PublishedRule(
-        name="flashinfer-bench",
-        source=(
-            "flashinfer-ai/flashinfer-bench flashinfer_bench/bench/utils.py @00a1ec8, config.py"
-            " @1039e39"
-        ),
-        criterion="no element off by more than 1e-2 both absolutely and relatively",
-        judge=matched,
-        forward_only=True,
-        empty=RuleOutcome.PASS,
-    ),
-    PublishedRule(
-        name="tt-metal-pcc",
-        source=(
-            "tenstorrent/tt-metal models/common/utility_functions.py @022e2c5, comp_pcc at 0.999"
-        ),
-        criterion="correlation with the reference at least 0.999",
-        judge=correlated,
-        empty=RuleOutcome.PASS,
-    ),
+    PublishedRule(name="torch-testing",
+                  source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
+                  criterion="every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16,"
+                            " 1.3e-6 in fp32; fp64 1e-7 + 1e-7 |g|", judge=close,
+                  empty=RuleOutcome.PASS),
+    PublishedRule(name="kernelbench",
+                  source="ScalingIntelligence/KernelBench src/kernelbench/eval.py @0d12226",
+                  criterion="every element within t + t |a|, t = 1e-2 for 16-bit problems, 1e-4 for"
+                            " fp32; a is the kernel's own",
+                  judge=partial(allclose, tolerances=KERNELBENCH), formats=tuple(KERNELBENCH),
+                  by="dtype", forward_only=True, empty=RuleOutcome.PASS),
+    PublishedRule(name="kernelbench-hard",
+                  source="Infatoshi/KernelBench-Hard problems/02_kda_cutlass/problem.yaml @bf3d6a8,"
+                         " src/eval/correctness.py @f02faa4",
+                  criterion="the same with t = 5e-2 for bf16",
+                  judge=partial(allclose, tolerances=KERNELBENCH_HARD),
+                  formats=tuple(KERNELBENCH_HARD), by="dtype", forward_only=True,
+                  empty=RuleOutcome.PASS),
+    PublishedRule(name="backendbench",
+                  source="meta-pytorch/BackendBench BackendBench/eval.py @015f5cb",
+                  criterion="every element within 1e-2 + 1e-2 |a| in every format; a is the"
+                            " kernel's own", judge=close_to_own, empty=RuleOutcome.PASS),
+    PublishedRule(name="flashinfer-bench",
+                  source="flashinfer-ai/flashinfer-bench flashinfer_bench/bench/utils.py @00a1ec8,"
+                         " config.py @1039e39",
+                  criterion="no element off by more than 1e-2 both absolutely and relatively",
+                  judge=matched, forward_only=True, empty=RuleOutcome.PASS),
+    PublishedRule(name="tt-metal-pcc",
+                  source="tenstorrent/tt-metal models/common/utility_functions.py @022e2c5,"
+                         " comp_pcc at 0.999",
+                  criterion="correlation with the reference at least 0.999", judge=correlated,
+                  empty=RuleOutcome.PASS),
 )
+# fmt: on

@@ -82,43 +82,24 @@ def banded(sample: Sample) -> RuleResult:
     )
 
 
+# fmt: off
 RULES: Final = (
-    PublishedRule(
-        name="fla",
-        source=_SOURCE,
-        criterion=(
-            "rms error / rms below 0.005 for o and S_T, 0.007 or 0.008 for dq, dk, dv, dS_0, 0.015"
-            " or 0.02 for dg and dbeta"
-        ),
-        judge=partial(error_ratio, ci=False),
-    ),
-    PublishedRule(
-        name="fla-ci",
-        source=_SOURCE,
-        criterion=(
-            "with FLA_CI_ENV=1: the same, but nothing below 0.01, and nothing where no element is"
-            " off by more than 0.3"
-        ),
-        judge=partial(error_ratio, ci=True),
-    ),
-    PublishedRule(
-        name="flash-attention",
-        source="Dao-AILab/flash-attention tests/test_flash_attn.py @008951f",
-        criterion="largest error at most twice the benchmark's",
-        judge=twice,
-        benchmark=True,
-    ),
-    PublishedRule(
-        name="attention-gym",
-        source=(
-            "meta-pytorch/attention-gym attn_gym/testing/kda.py @04d9961,"
-            " assert_matches_low_precision_reference"
-        ),
-        criterion=(
-            "largest error at most 2 (the benchmark's + eps max |g|); there the benchmark is a"
-            " recurrence in fp32"
-        ),
-        judge=banded,
-        benchmark=True,
-    ),
+    PublishedRule(name="fla", source=_SOURCE,
+                  criterion="rms error / rms below 0.005 for o and S_T, 0.007 or 0.008 for dq, dk,"
+                            " dv, dS_0, 0.015 or 0.02 for dg and dbeta",
+                  judge=partial(error_ratio, ci=False)),
+    PublishedRule(name="fla-ci", source=_SOURCE,
+                  criterion="with FLA_CI_ENV=1: the same, but nothing below 0.01, and nothing where"
+                            " no element is off by more than 0.3",
+                  judge=partial(error_ratio, ci=True)),
+    PublishedRule(name="flash-attention",
+                  source="Dao-AILab/flash-attention tests/test_flash_attn.py @008951f",
+                  criterion="largest error at most twice the benchmark's", judge=twice,
+                  benchmark=True),
+    PublishedRule(name="attention-gym",
+                  source="meta-pytorch/attention-gym attn_gym/testing/kda.py @04d9961,"
+                         " assert_matches_low_precision_reference",
+                  criterion="largest error at most 2 (the benchmark's + eps max |g|); there the"
+                            " benchmark is a recurrence in fp32", judge=banded, benchmark=True),
 )
+# fmt: on

@@ -138,31 +138,17 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     return within(after, found, wanted, allowed, "with a constant added to all keys")
 
 
+# fmt: off
 _CHECKS: Final = (
-    attention_law(
-        "pages-elsewhere",
-        "pages moved, and the table with them, change no bit",
-        "pages read as if contiguous, offsets in a page (G1, G3, G9)",
-        _pages,
-    ),
-    attention_law(
-        "unused-slots",
-        "numbers in slots that no token lies in change no bit",
-        "masked keys times 0, scratch, neighbours (M6, C1)",
-        _poisoned,
-    ),
-    attention_law(
-        "longer-table",
-        "a longer table, and other garbage behind the final page, change no bit",
-        "tables padded for another batch (G7, W3)",
-        _longer_table,
-    ),
-    attention_law(
-        "requests-reversed",
-        "requests in another order have the same results",
-        "tables and lengths of another request (M10, G8)",
-        _reversed,
-    ),
+    attention_law("pages-elsewhere", "pages moved, and the table with them, change no bit",
+                  "pages read as if contiguous, offsets in a page (G1, G3, G9)", _pages),
+    attention_law("unused-slots", "numbers in slots that no token lies in change no bit",
+                  "masked keys times 0, scratch, neighbours (M6, C1)", _poisoned),
+    attention_law("longer-table",
+                  "a longer table, and other garbage behind the final page, change no bit",
+                  "tables padded for another batch (G7, W3)", _longer_table),
+    attention_law("requests-reversed", "requests in another order have the same results",
+                  "tables and lengths of another request (M10, G8)", _reversed),
     attention_law(
         "requests-alone",
         "requests have the results that they have alone",
@@ -170,34 +156,21 @@ _CHECKS: Final = (
         _alone,
         becomes=lambda problem: tuple(problem.replace(k_lengths=(n,)) for n in problem.k_lengths),
     ),
-    attention_law(
-        "queries-alone",
-        "queries of a causal call have the results that each has alone with its length",
-        "borders of several queries in one tile (M10, M11)",
-        _each_query,
-        untestable=lambda problem: None if problem.causal else "it needs a mask",
-        becomes=lambda problem: (problem.replace(s_q=1),),
-        causal=True,
-    ),
-    attention_law(
-        "heads-reversed",
-        "heads in another order have the same results",
-        "maps of heads, padding of heads (G12, G13)",
-        heads_reversed,
-    ),
-    sinkless(
-        "concatenation",
-        "attention over a cache is the merge of two calls over parts of its pages",
-        "LSE that is not that of o (C5, C6, C8, C9)",
-        _merged,
-        untestable=lambda problem: "it needs every key visible" if problem.causal else None,
-        causal=False,
-    ),
-    sinkless(
-        "shifted-keys",
-        "a constant added to a column of all keys leaves o, and adds c q a to LSE",
-        "columns of K past those of V dropped, sentinels (S4, C12)",
-        _shifted,
-    ),
+    attention_law("queries-alone",
+                  "queries of a causal call have the results that each has alone with its length",
+                  "borders of several queries in one tile (M10, M11)", _each_query,
+                  untestable=lambda problem: None if problem.causal else "it needs a mask",
+                  becomes=lambda problem: (problem.replace(s_q=1),), causal=True),
+    attention_law("heads-reversed", "heads in another order have the same results",
+                  "maps of heads, padding of heads (G12, G13)", heads_reversed),
+    sinkless("concatenation",
+             "attention over a cache is the merge of two calls over parts of its pages",
+             "LSE that is not that of o (C5, C6, C8, C9)", _merged,
+             untestable=lambda problem: "it needs every key visible" if problem.causal else None,
+             causal=False),
+    sinkless("shifted-keys",
+             "a constant added to a column of all keys leaves o, and adds c q a to LSE",
+             "columns of K past those of V dropped, sentinels (S4, C12)", _shifted),
 )
+# fmt: on
 DECODE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}

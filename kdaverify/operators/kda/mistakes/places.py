@@ -265,6 +265,7 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
 
 
 _AS_IT_IS: Final = {"own_space": False, "as_it_is": True}
+# fmt: off
 FORWARD_PLACES: Final = (
     _written("output", "o"),
     Place("S_T", ("state",), Kind.STATE, _returned, "final_state", own_space=False),
@@ -277,39 +278,16 @@ FORWARD_PLACES: Final = (
     _written("wy", "w"),
     _written("wy", "u"),
     _written("state", "v_new"),
-    Place(
-        "the state before the chunk, as its products read it,",
-        ("state",),
-        Kind.STATE,
-        _state_read,
-        "h",
-    ),
-    Place(
-        "v_new (the corrected values)",
-        ("state",),
-        Kind.VALUES,
-        _corrected,
-        "v_new",
-        own_space=False,
-    ),
+    Place("the state before the chunk, as its products read it,", ("state",), Kind.STATE,
+          _state_read, "h"),
+    Place("v_new (the corrected values)", ("state",), Kind.VALUES, _corrected, "v_new",
+          own_space=False),
     _written("scores", "Akk"),
     _written("solve", "R"),
-    Place(
-        "the state after the chunk is that before it: it is not updated",
-        ("state",),
-        Kind.STATE,
-        _not_updated,
-        "S",
-        **_AS_IT_IS,
-    ),
-    Place(
-        "o reads the state after its chunk, not that before it",
-        ("output",),
-        Kind.STATE,
-        _read_after,
-        "h",
-        **_AS_IT_IS,
-    ),
+    Place("the state after the chunk is that before it: it is not updated", ("state",), Kind.STATE,
+          _not_updated, "S", **_AS_IT_IS),
+    Place("o reads the state after its chunk, not that before it", ("output",), Kind.STATE,
+          _read_after, "h", **_AS_IT_IS),
     Place("the initial state", ("call",), Kind.STATE, _given_state, "initial_state"),
     *(_given(name) for name in TOKENS),
     *(_read("scores", name) for name in ("q", "k", "beta", "G")),
@@ -319,4 +297,5 @@ FORWARD_PLACES: Final = (
     Place("the earlier token's factor in the scores", ("scores",), Kind.KEYS, _score_columns, "k"),
     _written("cumsum", "G"),
 )
+# fmt: on
 """The simplest first: of mistakes with the same outputs on every input, the first is named."""

@@ -256,15 +256,12 @@ _GATES: Final = tuple(
     )
     for shown, (factor, title) in _FACTORS.items()
 )
+# fmt: off
 SIGNATURES: Final = (
-    _signature(
-        "state transposed", "S_T is returned transposed", called(_returned(final_state=_square))
-    ),
-    _signature(
-        "initial state transposed",
-        "S_0 is read transposed",
-        called(_given(_square, "initial_state")),
-    ),
+    _signature("state transposed", "S_T is returned transposed",
+               called(_returned(final_state=_square))),
+    _signature("initial state transposed", "S_0 is read transposed",
+               called(_given(_square, "initial_state"))),
     _signature(
         "states transposed",
         "S_0 and S_T both are",
@@ -274,42 +271,28 @@ SIGNATURES: Final = (
     ),
     _signature("layout", "o has heads before tokens", called(_returned(o=_heads_first))),
     *_GATES,
-    _signature(
-        "gates off by a factor of -1",
-        "sign: the state grows where it has to decay",
-        staged(cumsum=_growing),
-    ),
+    _signature("gates off by a factor of -1", "sign: the state grows where it has to decay",
+               staged(cumsum=_growing)),
     _signature("gates off by the scale", "g is scaled, as q is", called(_gates_scaled)),
     _signature("gates ignored", "nothing decays", called(_given(torch.zeros_like, "g"))),
-    _signature(
-        "one gate a head", "all channels decay as the first one", called(_given(_one_gate, "g"))
-    ),
-    _signature(
-        "gates of the token before", "decays are one token late", called(_given(_later, "g"))
-    ),
-    _signature(
-        "gates of the next token", "decays are one token early", called(_given(_earlier, "g"))
-    ),
+    _signature("one gate a head", "all channels decay as the first one",
+               called(_given(_one_gate, "g"))),
+    _signature("gates of the token before", "decays are one token late",
+               called(_given(_later, "g"))),
+    _signature("gates of the next token", "decays are one token early",
+               called(_given(_earlier, "g"))),
     _signature("scale missing", "q is not scaled", called(_scaled(lambda _: 1.0))),
-    _signature(
-        "scale applied twice", "q is scaled twice", called(_scaled(lambda factor: factor * factor))
-    ),
+    _signature("scale applied twice", "q is scaled twice",
+               called(_scaled(lambda factor: factor * factor))),
     _signature("one token late", "o_t is that of token t - 1", called(_returned(o=_later))),
     _signature("one token early", "o_t is that of token t + 1", called(_returned(o=_earlier))),
     _signature("values of the token before", "v is one token late", called(_given(_later, "v"))),
-    _signature(
-        "wrong head", "o of every head is that of the head before", called(_returned(o=_next_head))
-    ),
-    _signature(
-        "heads reversed",
-        "o of the first head is that of the last",
-        called(_returned(o=lambda o: o.flip(2))),
-    ),
-    _signature(
-        "key heads by turns",
-        "value head j reads key head j mod H",
-        called(_keys_by_turns, when=lambda x: x.HV > x.H > 1),
-    ),
+    _signature("wrong head", "o of every head is that of the head before",
+               called(_returned(o=_next_head))),
+    _signature("heads reversed", "o of the first head is that of the last",
+               called(_returned(o=lambda o: o.flip(2)))),
+    _signature("key heads by turns", "value head j reads key head j mod H",
+               called(_keys_by_turns, when=lambda x: x.HV > x.H > 1)),
     _signature("q and k swapped", "queries are taken for keys", called(_q_and_k_swapped)),
     _signature("sign of o", "o is negated", called(_returned(o=_negated))),
     _signature("sign of the state", "S_T is negated", called(_returned(final_state=_negated))),
@@ -320,77 +303,42 @@ SIGNATURES: Final = (
     *_UNWRITTEN_TAILS,
     _signature("beta ignored", "beta is taken for 1", called(_given(torch.ones_like, "beta"))),
     _signature("beta applied twice", "beta is squared", called(_given(torch.square, "beta"))),
-    _signature(
-        "sigmoid of beta", "beta is taken for a logit", called(_given(torch.sigmoid, "beta"))
-    ),
+    _signature("sigmoid of beta", "beta is taken for a logit",
+               called(_given(torch.sigmoid, "beta"))),
     _signature("boundaries ignored", "a pack is one sequence", called(_boundaries_ignored)),
-    _signature(
-        "state handed on",
-        "a sequence starts from the state in which the one before it ended",
-        called(_state_handed_on),
-    ),
-    _signature(
-        "padding taken for tokens",
-        "the last sequence runs to the end of the tokens",
-        called(_padding_taken_for_tokens),
-    ),
-    _signature(
-        "states of the sequence before",
-        "S_0 is that of the sequence before",
-        called(_given(_next_sequence, "initial_state")),
-    ),
-    _signature(
-        "final states of the sequence before",
-        "S_T is that of the sequence before",
-        called(_returned(final_state=_next_sequence)),
-    ),
-    _signature(
-        "delta rule missing",
-        "no write is corrected by those before it in its chunk",
-        staged(solve=_nothing_corrected),
-    ),
-    _signature(
-        "state not subtracted",
-        "writes are not corrected by the state before the chunk",
-        staged(wy=_state_not_read_for_the_update),
-    ),
-    _signature(
-        "state not carried", "every chunk starts from 0", staged(state=_no_state_between_chunks)
-    ),
-    _signature(
-        "state not read",
-        "o lacks what the state before the chunk gives",
-        staged(output=_without_the_state),
-    ),
-    _signature(
-        "chunk not read",
-        "o lacks what the chunk's own tokens give",
-        staged(output=_without_the_chunk),
-    ),
-    _signature(
-        "read before the write", "o_t does not see token t", staged(scores=_before_the_write)
-    ),
+    _signature("state handed on",
+               "a sequence starts from the state in which the one before it ended",
+               called(_state_handed_on)),
+    _signature("padding taken for tokens", "the last sequence runs to the end of the tokens",
+               called(_padding_taken_for_tokens)),
+    _signature("states of the sequence before", "S_0 is that of the sequence before",
+               called(_given(_next_sequence, "initial_state"))),
+    _signature("final states of the sequence before", "S_T is that of the sequence before",
+               called(_returned(final_state=_next_sequence))),
+    _signature("delta rule missing", "no write is corrected by those before it in its chunk",
+               staged(solve=_nothing_corrected)),
+    _signature("state not subtracted", "writes are not corrected by the state before the chunk",
+               staged(wy=_state_not_read_for_the_update)),
+    _signature("state not carried", "every chunk starts from 0",
+               staged(state=_no_state_between_chunks)),
+    _signature("state not read", "o lacks what the state before the chunk gives",
+               staged(output=_without_the_state)),
+    _signature("chunk not read", "o lacks what the chunk's own tokens give",
+               staged(output=_without_the_chunk)),
+    _signature("read before the write", "o_t does not see token t",
+               staged(scores=_before_the_write)),
     _signature("sign of the gradients", "all gradients are negated", derived(_backwards)),
-    _signature(
-        "gradient of S_T ignored", "the loss is taken for one of o alone", derived(_loss_of_o_alone)
-    ),
-    _signature(
-        "dg times 1.4427", "dg is of another base", _derived("dg", lambda dg, _: dg * LOG2_E)
-    ),
-    _signature(
-        "dg times 0.6931", "dg is of another base", _derived("dg", lambda dg, _: dg / LOG2_E)
-    ),
-    _signature(
-        "dg not summed",
-        "dg is that of the cumulative gate",
-        _derived("dg", lambda dg, _: dg - _earlier(dg)),
-    ),
-    _signature(
-        "dq without the scale",
-        "dq lacks the scale",
-        _derived("dq", lambda dq, x: dq / x.factor if x.factor else dq),
-    ),
-    _signature(
-        "dq scaled twice", "dq has the scale twice", _derived("dq", lambda dq, x: dq * x.factor)
-    ),
+    _signature("gradient of S_T ignored", "the loss is taken for one of o alone",
+               derived(_loss_of_o_alone)),
+    _signature("dg times 1.4427", "dg is of another base",
+               _derived("dg", lambda dg, _: dg * LOG2_E)),
+    _signature("dg times 0.6931", "dg is of another base",
+               _derived("dg", lambda dg, _: dg / LOG2_E)),
+    _signature("dg not summed", "dg is that of the cumulative gate",
+               _derived("dg", lambda dg, _: dg - _earlier(dg))),
+    _signature("dq without the scale", "dq lacks the scale",
+               _derived("dq", lambda dq, x: dq / x.factor if x.factor else dq)),
+    _signature("dq scaled twice", "dq has the scale twice",
+               _derived("dq", lambda dq, x: dq * x.factor)),
 )
+# fmt: on
