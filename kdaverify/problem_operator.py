@@ -78,9 +78,7 @@ class Operator(abc.ABC):
         return problem
 
     def within(self, adapter: Adapter, problem: Any) -> Any:
-        """The nearest problem of the declared domain, whatever else is refused; the problem itself
-        where nothing is declared.
-        """
+        """The nearest problem of the declared domain; the problem itself if none is declared."""
         del adapter
         return problem
 
@@ -96,9 +94,7 @@ class Operator(abc.ABC):
         """Changes that make a problem smaller, largest first, with the details that follow."""
 
     def traits(self, problem: Any) -> Mapping[str, bool]:
-        """Sentences about a problem, and whether they are true, absent ones not: they distinguish
-        failing cases from passing ones.
-        """
+        """Sentences about a problem, true or not, which distinguish failing cases from others."""
         fields = {
             name: value
             for name, value in problem.model_dump().items()
@@ -129,9 +125,7 @@ class Operator(abc.ABC):
         )
 
     def levels(self, field: str) -> tuple[str, ...]:
-        """The names that a field of its problems can have, in the order of a map over them;
-        () where there is no such order.
-        """
+        """The names a field of problems can have, in a map's order; () without such an order."""
         del field
         return ()
 
@@ -153,9 +147,7 @@ class Operator(abc.ABC):
         return iter(())
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
-        """A case with its tensors, for the diagnosis of a failure of `judged`, where there are
-        known bugs to compare with.
-        """
+        """A case with tensors, for diagnosing a failure of `judged`, where known bugs exist."""
         del case, judged
         raise NotImplementedError(f"{self.name} has no known bugs")
 
@@ -173,8 +165,7 @@ class Operator(abc.ABC):
         del case, judged, wrong
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
-        """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where
-        nothing, or where it is not looked for.
+        """What wrong outputs of `judged` single out themselves, as a sentence; "" if nothing.
 
         Args:
             until: of the monotonic clock; what is begun is ended.

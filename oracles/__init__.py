@@ -1,6 +1,4 @@
-"""Exact values of Kimi Delta Attention, each with what is proven about its error. Mathematics only:
-no kernel, no tolerance.
-"""
+"""Exact values of Kimi Delta Attention with proven errors. No kernel, no tolerance."""
 
 from __future__ import annotations
 

@@ -45,9 +45,7 @@ class Drawing(ABC):
 
     @abstractmethod
     def of_first(self, live: int, number: int) -> Callable[..., Tensor]:
-        """The same operation on what the first `live` of so many sequences hold; the samples of the
-        others are taken for nothing.
-        """
+        """The same operation on what the first `live` hold; others' samples are drawn unused."""
 
 
 class Samples(ABC):

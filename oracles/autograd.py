@@ -77,9 +77,7 @@ def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """The tensor as a leaf of a graph, in the memory where it lies; a copy of one made in inference
-    mode, which no graph takes.
-    """
+    """The tensor as a leaf of a graph, in place; a copy if made in inference mode."""
     own = tensor.clone() if tensor.is_inference() else tensor
     return own.detach().requires_grad_()
 

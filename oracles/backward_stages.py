@@ -110,9 +110,7 @@ def run_backward_stages(
 
 @dataclass(frozen=True)
 class _BackwardRun:
-    """Some backward stages of a call, over its chunks from the last to the first; the fields are
-    the arguments of `run_backward_stages`.
-    """
+    """Some backward stages of a call, last chunk first, as for `run_backward_stages`."""
 
     inputs: Inputs
     given: Named

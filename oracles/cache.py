@@ -1,6 +1,4 @@
-"""Certified answers kept on disk. An answer costs seconds, a look-up a millisecond; a damaged or
-foreign file is never trusted.
-"""
+"""Certified answers on disk: a look-up costs a millisecond; damaged files are refused."""
 
 from __future__ import annotations
 

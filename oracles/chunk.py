@@ -1,6 +1,4 @@
-"""KDA in chunks, stage by stage: the stage oracle in float64, the emulator under a rounding hook, a
-mutant under a patched stage.
-"""
+"""KDA in chunks, stage by stage: oracle, emulator by rounding hooks, mutant by stages."""
 
 from __future__ import annotations
 

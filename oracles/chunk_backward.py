@@ -24,8 +24,7 @@ EVERY, LAST = slice(None), slice(-1, None)
 
 @dataclass
 class ChunkGradients:
-    """The gradients of one chunk of every live sequence, beside the tensors of its forward; each
-    stage reads what earlier ones wrote.
+    """The gradients of one chunk of live sequences; stages read earlier ones.
 
     Shapes are [n, HV, ...] with n live sequences and C tokens; dX is the gradient of the X of
     math.md 3. dq, dk, dG and dbeta grow over several stages; dq and dk belong to a value head.

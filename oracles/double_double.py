@@ -1,6 +1,4 @@
-"""Sums and products of float64 with what rounding left out, for the few places where an argument is
-needed to more than 53 bits.
-"""
+"""Float64 sums and products with their rounding errors, for beyond 53 bits."""
 
 from __future__ import annotations
 

@@ -9,7 +9,5 @@ from torch import Tensor
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether every element is. A sum that is finite has finite terms, and takes a tenth of the
-    time; that of finite terms may overflow.
-    """
+    """Whether all are: a finite sum suffices, in a tenth of the time; others are tested."""
     return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())

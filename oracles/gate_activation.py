@@ -42,8 +42,7 @@ def dt_bias_of(heads: int, channels: int, device: torch.device | None = None) ->
 
 @dataclass(frozen=True)
 class GateActivation:
-    """One activation of KDA and of Gated DeltaNet, as a map of gates [..., HV, K]; K is 1 where the
-    channels of a head share a gate.
+    """One activation of KDA or Gated DeltaNet, a map of gates [..., HV, K]; K may be 1.
 
     Math: 6; with z = x + dt_bias and a = exp(A_log), softplus: g = -a softplus(z); bounded: g =
     lower_bound sigmoid(a z).

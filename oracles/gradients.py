@@ -120,8 +120,7 @@ class Gradients(Generic[X]):
 
 @dataclass(frozen=True)
 class Terms:
-    """How large the terms are that meet in a gradient, however small it is itself: what a
-    conforming rounding is relative to. float64.
+    """How large the terms are that meet in a gradient: what roundings are relative to.
 
     Args:
         dg: [B, T, HV, KG], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A
@@ -183,9 +182,7 @@ def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:
 
 
 def largest_ahead(inputs: Inputs, terms: Tensor, chunk_size: int) -> Tensor:
-    """The largest of `terms` [B, T, HV, KG] from each token to the end of its chunk: the scale at
-    which suffix sums round.
-    """
+    """The largest of `terms` [B, T, HV, KG] to the chunk's end: the scale of suffix sums."""
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         return carry, (tokens.others[0].flip(-2).cummax(-2).values.flip(-2),)

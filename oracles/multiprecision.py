@@ -1,6 +1,4 @@
-"""The definition in mpmath: plain, slow, a code base of its own. For tiny sizes; no proof by
-itself: it must be in every ball.
-"""
+"""The definition in mpmath: plain, slow, separate code; it must lie in every ball."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ def recurrence(
 
 
 def gradients(inputs: Inputs, cotangents: Cotangents, *, digits: int = 50) -> Gradients[Any]:
-    """Gradients by mpmath's numerical derivative of the recurrence, one input element at a time: no
-    adjoint is written down.
+    """Gradients by mpmath's numerical derivative, an input element at a time: no adjoint.
 
     Math: section 5, with L = <do, o> + <dS_T, S_T> differentiated by central differences that
     mpmath takes at three times the digits; the gradient at a hard reset is 0, as that of every gate

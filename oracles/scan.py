@@ -177,8 +177,7 @@ def there_and_back(
     rounds: bool = False,
     samples: Samples | None = None,
 ) -> tuple[Tensors, Tensors]:
-    """Walks every token forwards, then backwards with what it left on the way; only the first state
-    of every block is kept between.
+    """Walks tokens forwards, then backwards; keeps the first state of every block.
 
     Of the last block, which is walked again on the way back, nothing is kept, and rows past the
     longest sequence give nothing: what of them cannot reach a result is not computed. Problems of

@@ -95,9 +95,7 @@ class CallSignature:
         return tuple(self._size(axis, call) for axis in self._entries[name].axes)
 
     def _size(self, axis: str, call: Any) -> int:
-        """What the call says itself, as it must where no input has the axis, else what the first
-        input with the axis has.
-        """
+        """What the call says itself if no input has the axis, else what the first one has."""
         if hasattr(call, axis):
             return getattr(call, axis)
         given = (
@@ -173,9 +171,7 @@ class TensorCall:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Any], numbers: Mapping[str, Any]) -> Self:
-        """The call of these tensors and numbers, which was checked when it was made: checking it
-        again would double its cost.
-        """
+        """The call of these tensors and numbers, unchecked: a check would double its cost."""
         call = object.__new__(cls)
         vars(call).update({name: tensors.get(name) for name in cls.signature.names()}, **numbers)
         return call

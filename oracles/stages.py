@@ -226,9 +226,7 @@ def defined(name: str, tensor: Tensor, inputs: Inputs, chunk_size: int) -> Tenso
 
 
 def region(name: str, inputs: Inputs, chunk_size: int) -> Tensor:
-    """Where a stage tensor is defined, as booleans that broadcast to it: [B, T, 1, C] for matrices,
-    [B, T, 1, 1] for other token rows.
-    """
+    """Where a stage tensor is defined: [B, T, 1, C] for matrices, [B, T, 1, 1] for rows."""
     if name in _STATES:
         return torch.ones((), dtype=torch.bool)
     position = torch.full((inputs.B * inputs.T,), -1)

@@ -1,6 +1,4 @@
-"""Several calls of one shape as a single one, and what came of it taken apart: small problems cost
-as much as their number of calls.
-"""
+"""Calls of one shape as a single one, and taken apart: small problems cost by number."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from oracles.tensors import SIGNATURE, TOKENS
 
 
 def together(calls: Sequence[Inputs]) -> Inputs:
-    """Further batch entries of one call, or further sequences of one pack; what lies past the last
-    offset of a pack is left out.
+    """Further entries or sequences of a call; what lies past the last offset is left out.
 
     Args:
         calls: of equal shapes, lengths and scale, all with an initial state or all without.

@@ -164,9 +164,7 @@ class Adapter(abc.ABC):
         return self.conventions.converted()
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
-        """The same kernel under other conventions, to find out which one it really follows; None
-        where they are not declared by hand.
-        """
+        """The same kernel under other conventions, to find which it follows; None if undeclared."""
         del conventions
         return None
 
@@ -182,14 +180,11 @@ class Adapter(abc.ABC):
         )
 
     def variants(self) -> Mapping[str, Adapter]:
-        """The same kernel under options that must not change what it computes, by a name for each;
-        the same adapters at every call.
-        """
+        """The same kernel under options that must not change results, by name; fixed ones."""
         return {}
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        """The stages that can be called by themselves for problems in `dtype`, by name, those of
-        the forward first, each in order.
+        """The stages that can be called alone in `dtype`, by name and in order, forward first.
 
         None by default.
         """
@@ -197,16 +192,12 @@ class Adapter(abc.ABC):
         return {}
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        """The pointwise operations that can be called by themselves in `dtype`, by name;
-        none by default.
-        """
+        """The pointwise operations that can be called alone in `dtype`; none by default."""
         del dtype
         return {}
 
     def configurations(self) -> Mapping[str, Adapter]:
-        """The same kernel under each of the configurations that its tuner chooses from, by a name
-        for each; none by default.
-        """
+        """The same kernel under each configuration of its tuner, by name; none by default."""
         return {}
 
     def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:

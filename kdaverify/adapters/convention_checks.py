@@ -35,8 +35,7 @@ ALLOWED: Final = {
 
 
 def packing_of(keywords: Collection[str]) -> str:
-    """How a function that declares no packing takes packs: by what its signature names of offsets
-    and segment ids, else not at all.
+    """How a function without declared packing takes packs: by offsets or ids in its signature.
 
     A port that names offsets and was never given any lost the states of empty sequences unseen.
     """

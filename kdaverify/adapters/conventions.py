@@ -192,8 +192,7 @@ class Conventions:
         return {**found, "lower_bound": self.lower_bound}
 
     def hand(self, name: str, tensor: Tensor, inputs: Inputs, *, views: bool = False) -> Tensor:
-        """The tensor `name` of the call `inputs` as the kernel wants it: values computed in float64
-        and rounded once, then axes.
+        """The tensor `name` as the kernel wants it: computed in float64, rounded once, then axes.
 
         Args:
             views: whether a tensor of which only the axes differ may be handed over as it lies,
@@ -223,9 +222,7 @@ class Conventions:
         return self._axes(name, inputs).back(tensor)
 
     def received(self, inputs: Inputs) -> Inputs:
-        """The call as the kernel effectively gets it:
-        gates, betas and rows carry the rounding of their conversion, in float64.
-        """
+        """The call as the kernel gets it: gates, betas and rows as converted, in float64."""
         rounded = {
             name: codec.back(self._converted(name, getattr(inputs, name), inputs).double())
             for name in CONVERTED
@@ -244,9 +241,7 @@ class Conventions:
         return self.heads == "tiled" and 1 not in (inputs.H, inputs.HV // inputs.H)
 
     def recomputed(self) -> tuple[str, ...]:
-        """Of those, the ones that are a copy however they lie in memory: the kernel gets other
-        values, or other heads beside each other.
-        """
+        """Those that are always copies: the kernel gets other values, or heads in another order."""
         values = [name for name in CONVERTED if self._values(name).converts]
         return tuple(dict.fromkeys((*values, *self._dense(regrouped=self.heads == "tiled"))))
 
@@ -321,9 +316,7 @@ CANONICAL: Final = Conventions(packing="cu_seqlens")
 
 
 def segment_ids(inputs: Inputs) -> Tensor | None:
-    """[1, T] int32: the id of the sequence every token of a pack belongs to, `OUTSIDE` past the
-    last offset; None unpacked.
-    """
+    """[1, T] int32: every token's sequence in a pack, `OUTSIDE` past the end; None unpacked."""
     if inputs.cu_seqlens is None:
         return None
     ids = torch.full((1, inputs.T), OUTSIDE, dtype=torch.int32)

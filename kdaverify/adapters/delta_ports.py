@@ -1,6 +1,4 @@
-"""Gated delta rules of packages that are one function each: mlx, executorch, bitsandbytes' CPU fork
-and opengdn, natively on a CPU.
-"""
+"""Gated delta rules of packages with one function each, natively on a CPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The memory of an accelerator that many processes share: what is not needed goes back, and a
-shortage that others made is waited out.
+"""An accelerator's memory shared by processes: unneeded goes back, shortages are waited out.
 
 Fifteen processes with a kernel each filled an H100 with blocks that their allocators kept: 18 calls
 of at most 8 MiB were reported out of memory, and each cost its kernel a process.

@@ -51,9 +51,7 @@ def run_eager(
 
 
 class Eager(Adapter):
-    """Torch executing math.md 3, or 2: stored tensors in the contract's formats, sums and
-    exponentials in fp32 (fp64 for fp64).
-    """
+    """Torch executing math.md 3 or 2: tensors in the contract's formats, sums and exps in fp32."""
 
     def __init__(self, name: str, presets: Mapping[str, str], gates: Gates = "channel") -> None:
         self.name = name

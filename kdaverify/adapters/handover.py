@@ -1,6 +1,4 @@
-"""What passes between the harness and a kernel that wants its tensors converted: nothing the kernel
-does may get lost on the way.
-"""
+"""What passes between harness and a converting kernel: nothing that it does is hidden."""
 
 from __future__ import annotations
 

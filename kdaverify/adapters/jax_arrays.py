@@ -44,8 +44,7 @@ def from_jax(array: Any) -> Tensor:
 def through_jax(
     forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor
 ) -> tuple[Tensor, ...]:
-    """What a JAX function makes of torch tensors, in torch's graph: whatever converts them before
-    and after is differentiated by torch.
+    """What a JAX function makes of torch tensors, in torch's graph.
 
     JAX keeps 64-bit types during a call with float64 tensors, whatever it does otherwise.
 

@@ -1,6 +1,4 @@
-"""Softmax attention in JAX: jax.nn, and the Pallas kernels that come with it, interpreted where
-their device is not there.
-"""
+"""Softmax attention in JAX: jax.nn, and its Pallas kernels, interpreted without a device."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def _flash(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any
 
 
 def _interpreted_both_ways(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its VJP under the interpreter too: the mode is that of the moment of
-    tracing, and a caller traces the backward later.
-    """
+    """The function, its VJP interpreted too: the mode is that of the moment of tracing."""
     import jax
     from jax.experimental.pallas import tpu
 
@@ -81,9 +77,7 @@ def _interpreted_both_ways(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _splash(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any:
-    """The TPU kernel with a mask of blocks, which takes fewer KV heads than query heads. It has no
-    scale: q comes multiplied by it.
-    """
+    """The TPU kernel of grouped heads with a mask of blocks. It has no scale: q comes scaled."""
     import jax
 
     kernel = importlib.import_module(OPS + "tpu.splash_attention")

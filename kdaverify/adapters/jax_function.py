@@ -1,6 +1,4 @@
-"""A function of JAX arrays, called with torch tensors: what it returns is in torch's graph, and its
-backward is its own VJP.
-"""
+"""A function of JAX arrays called with torch tensors; its backward is its own VJP."""
 
 from __future__ import annotations
 

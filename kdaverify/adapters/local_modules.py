@@ -1,6 +1,4 @@
-"""The local modules that an implementation imports: its own files, neither installed packages nor
-the standard library nor this harness.
-"""
+"""The local modules that an implementation imports: its own files alone."""
 
 from __future__ import annotations
 
@@ -131,9 +129,7 @@ def _named(name: str, beside: Sequence[str]) -> Iterator[_Module]:
 
 
 def _spec(dotted: str, places: Sequence[str] | None, beside: Sequence[str]) -> ModuleSpec | None:
-    """Of a module that is loaded what it was loaded by; of any other what an import would find,
-    without running its parents.
-    """
+    """What a loaded module was loaded by; for others what an import would find."""
     if found := getattr(sys.modules.get(dotted), "__spec__", None):
         return found
     try:

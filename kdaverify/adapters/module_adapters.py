@@ -35,8 +35,7 @@ def adapter_of(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
 
 
 def _adapters(module: ModuleType) -> dict[str, Any]:
-    """Names of the adapters a module holds: instances, and the concrete classes it defines unless
-    it made an instance of them.
+    """Names of a module's adapters: instances, and concrete classes without instances.
 
     Shipped ones that it imports are none of its own: a port that calls one would otherwise be left
     alone and the other be judged.

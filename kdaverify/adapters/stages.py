@@ -142,9 +142,7 @@ def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str
 
 
 def formats_of(contract: Contract, io: Format) -> Callable[[str], Format]:
-    """The storage formats of a contract for a problem in `io`; S_T is stored as the state is
-    carried, gradients of states likewise.
-    """
+    """A contract's storage formats for a problem in `io`; S_T as the state is carried."""
     return lambda name: contract.storage(_STORED_AS.get(name, name), io)
 
 

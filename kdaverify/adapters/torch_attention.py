@@ -1,6 +1,4 @@
-"""Softmax attention in torch: the paths of scaled_dot_product_attention, flex_attention, and the
-merge of ring attention.
-"""
+"""Softmax attention in torch: scaled_dot_product_attention, flex_attention, ring merges."""
 
 from __future__ import annotations
 

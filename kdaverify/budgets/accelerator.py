@@ -1,5 +1,4 @@
-"""What units of accelerators do beside rounding to nearest: sums of matrix units truncate,
-exponential units err in their last bits.
+"""What accelerators do beside rounding to nearest: truncated sums, errors of exponentials.
 
 Source: "Numerical behavior of NVIDIA tensor cores" (Fasi, Higham, Mikaitis, Pranesh, 2021):
 products are aligned to the largest addend and cut off one by one, sums too; the first generation
@@ -29,9 +28,7 @@ def exp_approximate(x: Tensor) -> Tensor:
 
 
 def exp_short(x: Tensor) -> Tensor:
-    """exp through an exponential unit that leaves the last bit of fp32 out: low by half that on
-    average, which adds up token by token.
-    """
+    """exp by a unit without fp32's last bit: low by half of that on average, token by token."""
     return truncate_fp32(exp_base_2(x), bits=1)
 
 

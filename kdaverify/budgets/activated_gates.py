@@ -43,9 +43,7 @@ def slope(activation: GateActivation, x: Tensor, exp: Map, keep: Map) -> Tensor:
 
 
 def sigmoid(x: Tensor, exp: Map, keep: Map) -> Tensor:
-    """1 / (1 + exp(-x)), by exponentials of numbers at most 0,
-    which neither overflow nor leave an exponential unit's range.
-    """
+    """1 / (1 + exp(-x)) by exponentials of numbers <= 0, which stay in every unit's range."""
     small = keep(exp(-x.abs()))
     return keep(torch.where(x < 0, small, 1.0) / keep(1 + small))
 

@@ -1,6 +1,4 @@
-"""The reference ensemble's backward: the conforming kernels of a contract,
-there and back, and the stochastic-rounding samples.
-"""
+"""The ensemble's backward: conforming kernels both ways, and stochastic-rounding samples."""
 
 from __future__ import annotations
 

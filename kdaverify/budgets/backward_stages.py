@@ -118,9 +118,7 @@ def beta_first(operands: Format) -> BackwardStage:
 
 
 def anchored_exp(x: Tensor) -> Tensor:
-    """exp of a difference as a product of exponentials of its parts, each relative to a row some
-    way off, and rounded there.
-    """
+    """exp of a difference as a product of exponentials relative to a row, rounded there."""
     return (x / 2 + SHIFT).exp() * (x / 2 - SHIFT).exp()
 
 

@@ -1,6 +1,4 @@
-"""Errors that lean one way: how much of the exact output is in the error, which a norm hardly shows
-where storage is coarse.
-"""
+"""One-sided errors: the exact output's share of the error, which norms hardly show."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ def biases(errors: Tensor, exact: Tensor) -> list[float]:
 def allowed_bias(
     rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float, missed: float
 ) -> float:
-    """The worst kernel that rounds to nearest, and beside it what stochastic-rounding samples,
-    which lean no way, happen to have.
+    """The worst round-to-nearest kernel, and what unbiased samples happen to have.
 
     Math: max(2^-12, worst of the rounded + 5 rms of the samples, 4 `rounding`, `least`); inf where
     `missed` is 1 or more: of an output that conforming kernels are wrong by its own size nothing

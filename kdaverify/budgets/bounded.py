@@ -1,6 +1,4 @@
-"""Tolerances of an operator whose roundings can be counted: a proven bound for every element
-instead of emulated kernels.
-"""
+"""Tolerances where roundings can be counted: proven bounds instead of emulated kernels."""
 
 from __future__ import annotations
 

@@ -336,9 +336,7 @@ def _widened(margin: M, factor: float, *, sharp: bool) -> M:
 
 
 def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
-    """1 + 3 times the coefficient of variation of every statistic: near 1 where many roundings
-    average, near 3 for a single one.
-    """
+    """1 + 3 times every statistic's coefficient of variation: 1 for many roundings, 3 for one."""
 
     def margin(values: Tensor) -> Tensor:
         return 1 + DEVIATIONS * _scatter(values)[1]

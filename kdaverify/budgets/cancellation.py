@@ -1,6 +1,4 @@
-"""How large the terms are that meet in a gradient, however small it is itself: what the roundings
-of a sum are relative to.
-"""
+"""How large the terms are that meet in a gradient: what a sum's roundings are relative to."""
 
 from __future__ import annotations
 

@@ -320,9 +320,7 @@ class ChunkErrors:
         return self.R_most @ missed + r.sums("state", self.C) * (self.R_most @ (unsolved + missed))
 
     def _stored_difference(self, unsolved: Tensor) -> Tensor | float:
-        """What rounding k exp(G) h, then its difference from v, then beta adds to beta times that
-        difference, before it is stored.
-        """
+        """What rounding k exp(G) h, its difference from v, then beta adds, before it is stored."""
         r = self.r
         if not r.contract.difference_first:
             return 0.0

@@ -86,9 +86,7 @@ class Roundings:
         )
 
     def stored(self, source: str, name: str, size: Tensor) -> Tensor:
-        """What storing elements of at most `size` costs: u of each, and of the smallest normal
-        number where they are subnormal.
-        """
+        """What storing elements of at most `size` costs: u of each, or of the smallest normal."""
         fmt = self.contract.storage(name, self.io)
         return self.counts(source) * (
             self._storing(fmt) * size + 2 * fmt.unit * fmt.min_normal + self.lost
@@ -101,9 +99,7 @@ class Roundings:
         )
 
     def sums(self, source: str, terms: int, *, scores: bool = False) -> float:
-        """What a dot product of so many terms costs, relative to the sum of their sizes: its
-        operands' roundings and gamma_n.
-        """
+        """What a dot product costs, relative to its terms' sizes: operands and gamma_n."""
         added = (terms + PRODUCTS) * self.unit * (TRUNCATED if self.narrow else 1.0)
         return self.counts(source) * (added + 2 * self._operand(scores=scores)) * (1 + added)
 

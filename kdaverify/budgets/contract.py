@@ -1,6 +1,4 @@
-"""The arithmetic a kernel declares: what is rounded where. A kernel is judged against the
-conforming kernels of its contract.
-"""
+"""The arithmetic a kernel declares: what is rounded where; its ensemble conforms to it."""
 
 from __future__ import annotations
 
@@ -184,18 +182,14 @@ class Contract:
 
     @property
     def stores_rows(self) -> bool:
-        """Whether rows that the kernel normalises itself are rounded before it goes on: to the
-        format of the operands, or to their own.
-        """
+        """Whether rows that the kernel normalises are rounded, to the operands' format or own."""
         norm = norm_of(self.qk)
         narrow = self.operands.precision < self.accumulate.precision
         return norm is not None and (norm.stored or narrow)
 
     @property
     def named_tensors(self) -> tuple[str, ...]:
-        """Every tensor that the contract's pipeline stores by name: those of its form, forward and
-        backward, and its own.
-        """
+        """Every tensor that the contract's pipeline stores by name, forward and backward."""
         return (*self.pipeline.names, *self.own)
 
     @property
@@ -249,15 +243,11 @@ class Contract:
 
     @property
     def vanishing(self) -> float:
-        """The most that underflow takes from one term: all below the normal range where units may
-        flush, half a subnormal elsewhere.
-        """
+        """The most that underflow takes from a term: all if flushed, half a subnormal elsewhere."""
         return self.accumulate.min_normal * (self.accumulate.unit if self.flush == "never" else 1.0)
 
     def storage(self, tensor: str, io: Format) -> Format:
-        """The format in which the named tensor of math.md 2, 3 or 5, or of the own pipeline, is
-        stored, for a problem in `io`.
-        """
+        """The storage format of a named tensor of math.md 2, 3, 5, for a problem in `io`."""
         for name, fmt in self.tensors:
             if name == tensor:
                 return fmt

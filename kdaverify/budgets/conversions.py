@@ -167,8 +167,7 @@ def received_gradients(
 def canonical_gradient(
     source: str, found: Tensor, call: Inputs, received: Inputs, contract: Contract
 ) -> Tensor:
-    """The gradient of the input `source` itself, from that of what the kernel receives: by the
-    chain rule, for finite slopes.
+    """The gradient of the input `source`, by the chain rule, from that of what is received.
 
     Args:
         call, received: the call, and what the kernel effectively gets of it, q times the scale
@@ -191,9 +190,7 @@ def undefined_gradients(inputs: Inputs, contract: Contract) -> dict[str, Tensor]
 
 
 def received_answer(answer: GradientAnswer, inputs: Inputs, contract: Contract) -> GradientAnswer:
-    """The exact gradients with respect to what the kernel receives, to more than float64 (the
-    slopes themselves are float64).
-    """
+    """Exact gradients by what the kernel receives, beyond float64; slopes are float64."""
     if not converts(contract):
         return answer
     slopes = {

@@ -1,6 +1,4 @@
-"""A contract spelled out as the pipeline that it describes: what every product takes, how sums are
-kept, how every tensor is stored.
-"""
+"""A contract spelled out as its pipeline: operands, sums and storage of every tensor."""
 
 from __future__ import annotations
 

@@ -68,9 +68,7 @@ class Emulator:
     onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
-        """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel
-        stores, resumed at `cuts`.
-        """
+        """o [B, T, HV, V], S_T [N, HV, K, V], float64 holding stored formats, resumed at `cuts`."""
         return run_in_parts(
             self._run, short_gates(inputs, self.contract) if self.softplus else inputs, cuts
         )

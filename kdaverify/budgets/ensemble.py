@@ -259,8 +259,7 @@ def _in_order(plain: Emulator) -> Emulator:
 
 
 def scores_kept(plain: Emulator) -> tuple[Emulator, ...]:
-    """The kernel that inverts its system as it was summed, and rounds the inverse alone, as kernels
-    do that solve in registers.
+    """The kernel that inverts its system unrounded and rounds the inverse, as in registers.
 
     Stored scores can have the larger bits and the smaller error: what R of rounded scores does is
     exact for a neighbouring system, and of equal keys that one erases what it writes. Rounding R
@@ -332,9 +331,7 @@ def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
 
 
 def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
-    """The kernels whose diagonal blocks of the scores are products of two factors, there and back,
-    and which solve as all others do.
-    """
+    """Kernels whose diagonal score blocks are products of two factors, both ways."""
     if plain.contract.anchor == "free":
         rows = ("off the first row", "at the middle row")
     else:

@@ -1,6 +1,4 @@
-"""Errors of reference ensembles, cached on disk beside certified answers: an ensemble costs
-seconds, a look-up a millisecond.
-"""
+"""Errors of ensembles, cached on disk: an ensemble costs seconds, a look-up a millisecond."""
 
 from __future__ import annotations
 

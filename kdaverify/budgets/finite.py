@@ -1,6 +1,4 @@
-"""Which outputs a reference ensemble keeps finite: all of some reference kernels,
-or single ones of every reference kernel.
-"""
+"""Which outputs an ensemble keeps finite: all of some kernels, or some of all kernels."""
 
 from __future__ import annotations
 

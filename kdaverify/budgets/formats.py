@@ -58,9 +58,7 @@ class Format:
 
 
 def _tile_scale(tensor: Tensor, largest: float) -> Tensor:
-    """[..., 1, 1] the power of two that takes the largest element of each matrix to within a factor
-    2 of `largest`; 1 for zeros.
-    """
+    """[..., 1, 1] the power of two that brings each matrix's maximum near `largest`; or 1."""
     peak = tensor.abs().amax((-2, -1), keepdim=True)
     exponent = torch.frexp(largest / peak).exponent - 1
     return torch.where(peak > 0, torch.exp2(exponent.to(tensor.dtype)), torch.ones_like(peak))

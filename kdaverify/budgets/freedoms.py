@@ -1,6 +1,4 @@
-"""What a contract declares of a kernel's arithmetic beyond its formats, and what it leaves open,
-decided for one reference kernel.
-"""
+"""What a contract declares beyond formats, and what it leaves open, decided for a kernel."""
 
 from __future__ import annotations
 
@@ -76,9 +74,7 @@ def _is_open(member: Emulator) -> bool:
 
 
 def flushed(emulator: Emulator) -> Emulator:
-    """The same kernel on a unit that flushes: whatever leaves a dot product or an exponential below
-    the normal range is 0.
-    """
+    """The same kernel on a flushing unit: what is below the normal range becomes 0."""
     smallest = emulator.contract.accumulate.min_normal
     dot, exp = flushing(emulator.dot, smallest), flushing_exp(emulator.exp, smallest)
     return replace(
@@ -101,9 +97,7 @@ def _flush(tensor: Tensor, smallest: float) -> Tensor:
 
 
 def as_declared(members: tuple[Emulator, ...]) -> tuple[Emulator, ...]:
-    """The reference kernels that the contract leaves, each once under its first name, with what is
-    declared of all of them.
-    """
+    """The contract's reference kernels, each once, with what is declared of all of them."""
     flush = members[0].contract.flush
     if flush == "never":
         members = tuple(member for member in members if not member.flushes)

@@ -79,9 +79,7 @@ class MonteCarloArithmetic:
     io: Format
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
-        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: SAMPLES of
-        them, or AGAIN times as many more.
-        """
+        """Independent (o, S_T), float64, resumed at `cuts`; always the same SAMPLES, AGAIN more."""
 
         def at_once(
             noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding
@@ -211,9 +209,7 @@ class MonteCarloArithmetic:
         return STAGES
 
     def way_back(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic]:
-        """The same for stages of the backward: what they add to is kept in the accumulator's
-        format, where its roundings show.
-        """
+        """The same for backward stages: accumulated tensors show the accumulator's roundings."""
         operands = self.contract.operands
         if operands.name == "tf32":
             return self.contract.work, self._narrow(rounding)
@@ -371,9 +367,7 @@ Run = Callable[[MonteCarloArithmetic, int, StochasticRounding], Several]
 
 
 def calls_at_once(inputs: Inputs) -> int:
-    """How many calls are sampled together: all where their number is what costs; no more than a
-    core's cache holds of large ones.
-    """
+    """How many calls are sampled together: all if their number costs, else a cache full."""
     if inputs.q.device.type != "cpu":
         return AGAIN * SAMPLES
     return max(1, STATES_AT_ONCE // max(1, inputs.state.numel()))

@@ -91,9 +91,7 @@ def exact_row_gradient(exact: Enclosure, y: Tensor, contract: Contract) -> Enclo
 
 
 def _row_radius(exact: Enclosure, high: Tensor, y: Tensor, rate: Tensor) -> Tensor:
-    """How far dx may be from `high`: by the radius of dy, by rounding of `high`, and by what two
-    float64 leave out of the difference.
-    """
+    """How far dx may be from `high`: by dy's radius and by roundings of the difference."""
     size = exact.high.abs() + exact.low.abs()
     carried, made = (
         part + y.abs() * (y.abs() * part).sum(-1, keepdim=True) for part in (exact.radius, size)

@@ -32,9 +32,7 @@ def by_rows(A: Tensor, dot: Dot) -> Tensor:
 
 
 def by_columns(A: Tensor, dot: Dot) -> Tensor:
-    """Column by column: once R_j is known, A_ij R_j leaves every later row i, whose sum is so made
-    in order, in the type of A.
-    """
+    """By columns: once R_j is known, A_ij R_j leaves later rows; sums are in order, in A's type."""
     R = identity(A).clone()
     for j in range(R.shape[-1] - 1):
         # Autograd keeps the row, which must not change with R.

@@ -1,6 +1,4 @@
-"""How large an error is: the statistics every verdict rests on, computed the same way for a kernel
-and for the reference kernels.
-"""
+"""How large an error is: the statistics of every verdict, alike for kernel and references."""
 
 from __future__ import annotations
 

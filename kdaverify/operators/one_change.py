@@ -1,6 +1,4 @@
-"""Problems that differ from a given one in one thing, whatever its operator: read off the fields of
-the problem and off what makes it smaller.
-"""
+"""Problems that differ from a given one in one thing, read off its fields."""
 
 from __future__ import annotations
 

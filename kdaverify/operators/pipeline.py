@@ -86,9 +86,7 @@ class PipelineOperator(CallOperator):
 
     @abc.abstractmethod
     def forward(self, call: Any, arithmetic: Arithmetic) -> dict[str, Tensor]:
-        """The outputs by name; what a kernel stores goes through `arithmetic.store`,
-        products of matrices through `arithmetic.dot`.
-        """
+        """The outputs by name; storage by `arithmetic.store`, products by `arithmetic.dot`."""
 
     @abc.abstractmethod
     def backward(self, call: Any, cotangents: Named, arithmetic: Arithmetic) -> dict[str, Tensor]:

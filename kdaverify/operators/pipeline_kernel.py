@@ -1,6 +1,4 @@
-"""Kernels of a pipeline operator: its pipeline in torch, with a stage replaced a planted fault, and
-functions of anybody.
-"""
+"""Kernels of a pipeline operator: its pipeline in torch, a stage replaced, functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sizes of problems: those that a record has columns for, and those that are tried when a failing
-problem is made smaller.
-"""
+"""Sizes of problems: columns of records, and what is tried for a smaller problem."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The pytest plugin: an implementation is a parameter of the suites, a verdict is a row of a
-record, a session ends in a decision.
+"""The pytest plugin: an implementation is a parameter, a verdict a row, a session a decision.
 
 Inert where no test uses the fixture `kernel`. Importing it imports no torch.
 """

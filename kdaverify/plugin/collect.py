@@ -105,9 +105,7 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
 
 def _applies(case_tested: str, subject: Subject, profile: str) -> bool:
-    """Whether a property is one that the implementation declares to have; one that cannot run here
-    keeps one test, to say so.
-    """
+    """Whether the implementation has a property; one that cannot run keeps one test."""
     return (
         subject.missing is not None
         or case_tested not in subject.adapter.operator.not_applicable(subject.adapter, profile)

@@ -86,9 +86,7 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Any:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Re-tests borderline failures, and localises what stays of a rejected test: inside the test,
-    and once Hypothesis has done with it.
-    """
+    """Re-tests borderline failures and localises rejections, during a test and after it."""
     subject = subject_of(item)
     try:
         result = yield
@@ -269,9 +267,7 @@ def _blank(item: pytest.Item, subject: Subject, status: Status, message: str = "
 
 
 def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Every verdict up to the first failing case, that case, and the last failing one;
-    not the shrinking attempts between.
-    """
+    """Verdicts up to the first failing case, that case, and the last; no shrinking attempts."""
     calls = [tuple(group) for _, group in groupby(verdicts, key=lambda verdict: verdict.case_key())]
     failing = [
         number

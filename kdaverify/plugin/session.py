@@ -349,9 +349,7 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
 
 
 def refused(config: pytest.Config) -> bool:
-    """Whether nothing is wrong with the session but that a required implementation cannot run here;
-    pytest then ended with 3.
-    """
+    """Whether only a required implementation that cannot run is wrong: pytest ended with 3."""
     return config.stash.get(_REFUSED, False)
 
 

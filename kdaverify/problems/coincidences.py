@@ -1,5 +1,4 @@
-"""Sizes that are equal, and packs whose lengths follow a rule: what a kernel infers from sizes
-alone is wrong where two of them coincide.
+"""Equal sizes, and packs of regular lengths: what kernels infer from sizes is wrong there.
 
 Code that recognises an axis by its size, such as `if x.shape[1] == HV`, is right on all other
 problems. So is a pack read as a strided batch because its lengths are equal. Every pair of sizes

@@ -1,5 +1,4 @@
-"""Covering arrays of problems: every pair, or triple, of the properties that faults depend on
-jointly occurs in one of few problems.
+"""Covering arrays of problems: pairs and triples of fault-relevant properties in few.
 
 Random problems hardly ever combine gradients, several packed sequences and K > 32, or 1,024 tokens,
 several heads and a given state: faults of released kernels lay there. Source: Kuhn, Wallace, Gallo,

@@ -31,8 +31,7 @@ class Pair:
 def pair(
     problem: Problem, number: int, step: float, names: Iterable[str] = tuple(GRADIENTS.values())
 ) -> Pair:
-    """The problem's inputs moved by `step` of their size up and down along a random sign of every
-    element, rounded to their type.
+    """The problem's inputs moved by `step` of their size up and down, signs at random.
 
     Gates move by `step` nats and stay at most 0, so an element at 0 only falls and the difference
     is one-sided there; -inf stays. Betas stay in the range that the problem's own have, [0, 1]

@@ -88,9 +88,7 @@ class Domain:
             )
 
     def fit(self, problem: Problem) -> Problem:
-        """The problem itself where it lies inside, else the nearest one that does: other sizes,
-        gates and betas moved into their ranges.
-        """
+        """The problem itself inside the domain, else the nearest one that is."""
         for change in (self._gates, self._layout, self._lengths, self._heads, self._options):
             changed = change(problem)
             problem = problem.replace(**changed) if changed else problem

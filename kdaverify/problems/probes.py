@@ -1,6 +1,4 @@
-"""Exactness probes: tiny or long and inexpensive inputs on which a single rounding decision is
-visible, and how they are looked at.
-"""
+"""Exactness probes: inputs on which a single rounding shows, and how they are examined."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A frozen, JSON-able question: sizes, packing, regimes, dtype and seed, from which the same
-tensors are built on every machine.
-"""
+"""A frozen JSON-able question, from which every machine builds the same tensors."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ class Problem(Canonical):
 
     @property
     def regime(self) -> str:
-        """The gate regime; as "-clamped" where a declared range changed its gates, which are no
-        evidence of the regime itself.
-        """
+        """The gate regime; "-clamped" where a declared range changed its gates."""
         if self.gate_range is None or torch.equal(
             self.decays(), self.replace(gate_range=None).decays()
         ):

@@ -1,6 +1,4 @@
-"""Problems of a few tokens and channels, for checks that call a kernel many times: one call for
-every element, or every direction.
-"""
+"""Problems of few tokens and channels, for checks that call a kernel for every element."""
 
 from __future__ import annotations
 

@@ -80,9 +80,7 @@ class Pace:
 
 
 def show_campaign(console: Console, tally: CampaignCounts) -> None:
-    """What was found: a table by format, then the kinds of failure, most frequent first, each with
-    the line that replays it.
-    """
+    """What was found: a table by format, and kinds of failure with their replay lines."""
     table = Table("implementation", "dtype")
     for name in ("cases", "skipped", "failing", "error / tolerance"):
         table.add_column(name, justify="right")

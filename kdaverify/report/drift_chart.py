@@ -1,6 +1,4 @@
-"""Drift on a terminal: error against length, both logarithmic, the band of conforming kernels
-behind the kernel's own points.
-"""
+"""Drift on a terminal: error against length, the conforming band behind the kernel."""
 
 from __future__ import annotations
 

@@ -53,9 +53,7 @@ def _run(decision: Decision) -> list[Text]:
 
 
 def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
-    """Passes with many digits fewer than a token recurrence: outputs, formats, inputs, and the
-    worst with its replay line.
-    """
+    """Passes with many digits fewer than a recurrence: outputs, formats, inputs, the worst."""
     if not found:
         return []
     # The command line starts without torch.

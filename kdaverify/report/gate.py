@@ -76,8 +76,7 @@ def summary(ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
 
 
 def junit(ruling: Ruling, found: Sequence[Gated]) -> bytes:
-    """JUnit XML: a suite for every implementation, a test for every property, operation, format and
-    regime, and one for the decision.
+    """JUnit XML: a suite an implementation, a test a property, and one for the decision.
 
     It is made of the record alone: the same whatever the number of workers that filled it.
     """

@@ -1,6 +1,4 @@
-"""A night on the terminal: the decision and why, what changed, what fails now and then, and how the
-figures went over the nights.
-"""
+"""A night on the terminal: decision, changes, flaky failures, figures over the nights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Live progress of a session: tests done, failures, time; a pytest plugin of its own, fed by
-reports from any number of workers.
-"""
+"""Live progress of a session: tests, failures, time; a pytest plugin fed by reports."""
 
 from __future__ import annotations
 

@@ -46,9 +46,7 @@ class ReportedKind:
 
     @property
     def shown(self) -> Verdict:
-        """The one that stands for them: with a diagnosis and a stage if one has, then a clear
-        failure, then the least to look at.
-        """
+        """The one that stands for them: diagnosed, located, clear, then the smallest."""
         return min(
             self.rows,
             key=lambda row: (not row.diagnosis, row.stage is None, not row.is_clear(), _size(row)),

@@ -69,9 +69,7 @@ def judged_code(identity: CodeIdentity | None) -> dict[str, Any] | None:
 
 
 def common_factors_of(decision: Decision) -> list[dict[str, Any]]:
-    """What the failing cases have in common; [] where nothing was rejected, or nothing separates
-    them from the passing ones.
-    """
+    """What failing cases have in common; [] if nothing separates them from passing ones."""
     if decision.ruling is not Ruling.REJECT:
         return []
     # The command line starts without torch.

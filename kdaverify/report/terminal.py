@@ -1,6 +1,4 @@
-"""The terminal summary of a session, for a tired engineer: what was tested, what is wrong, where,
-how badly, how to see it again.
-"""
+"""A session's terminal summary: what was tested, what is wrong, where, how to repeat."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ _MISSING: Final = {"AttributeError", "ImportError", "ModuleNotFoundError", "NotI
 
 
 def cannot_run(counted: VerdictCounts) -> str:
-    """Why an implementation cannot run here, in one sentence; "" where it can, or where what it
-    raised depends on the problem.
+    """Why an implementation cannot run here; "" where it can, or where problems decide.
 
     A kernel that gave any output was judged by it: there an error in other cases is a rejection.
     """

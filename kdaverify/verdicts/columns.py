@@ -1,6 +1,4 @@
-"""Rows as columns: one typed column for every field of a verdict, derived from the model; what is
-nested is JSON in a string.
-"""
+"""Rows as columns: a typed column for every field of a verdict, nested ones in JSON."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ class Decision:
 
     @property
     def cases(self) -> int:
-        """Cases judged: all outputs of one problem under one property count once, skipped and
-        unanswered ones not at all.
-        """
+        """Cases judged: a problem's outputs under a property once, skipped ones not at all."""
         return count_cases(verdict for verdict in self.verdicts if verdict.status.judged)
 
     @property

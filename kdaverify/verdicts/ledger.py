@@ -1,6 +1,4 @@
-"""The ledger: the precision that was accepted of an implementation on a device, case by case of the
-fixed panel; it may only get better.
-"""
+"""The ledger: the accepted precision of an implementation on a device, never worse."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ TOO_LARGE: Final = Location(
 
 
 def located(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
-    """The same verdicts, those that reject with the first wrong stage; each case is localised once,
-    one that took the process never.
+    """The same verdicts, rejecting ones with the first wrong stage, once for every case.
 
     Args:
         verdicts: of `adapter`, the outputs of a case together.

@@ -1,6 +1,4 @@
-"""A whole run against the conforming kernels on the same problems: a small rise of the error that
-no single case would show.
-"""
+"""A whole run against conforming kernels: a small rise that no single case would show."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ class Table:
 
 
 class RecordWriter:
-    """Appends verdicts to a file, each one handed to the system before `append` returns; `settle`
-    puts the rows of this writer in order.
+    """Appends verdicts to a file before `append` returns; `settle` orders this writer's rows.
 
     The rows that were there before stay. A .parquet file is written by `settle`, until when its new
     rows lie in a .jsonl.part file beside.
@@ -88,8 +87,7 @@ class RecordWriter:
         self._file.flush()
 
     def settle(self, verdicts: Iterable[Verdict], account: Account | None = None) -> None:
-        """Replaces the rows of this writer by `verdicts`, seals them in one step that a crash
-        cannot split, and closes the file.
+        """Replaces this writer's rows by `verdicts`, sealed in one step, and closes the file.
 
         Args:
             account: what the session says beside them.

@@ -12,9 +12,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class FileError(ValueError):
-    """A file of rules, waivers or accepted precision that cannot be used; the message names the
-    file, the place and what to do.
-    """
+    """A file of people that cannot be used; the message names the file, place and remedy."""
 
 
 def read_toml(path: Path, model: type[Model], what: str) -> Model:

@@ -1,5 +1,4 @@
-"""The backward of softmax attention as kernels compute it: P from the stored lse, delta of the
-stored o, dS stored in 16 bits.
+"""The backward of softmax attention as kernels compute it, dS stored in 16 bits.
 
 Math: mla.md 1.9,
     P = exp(S - lse)    delta_i = <dO_i, O_i>    dP = dO V^T    dS = P (dP - delta + dL)

@@ -130,9 +130,7 @@ class RequestsCall(TensorCall):
         raise NotImplementedError
 
     def as_read(self, rows: Rounding, scales: Rounding) -> Self:
-        """The call as a kernel reads it that rounds what it dequantises, and the scales of that;
-        the call itself where nothing is quantised.
-        """
+        """The call with what it dequantises rounded, scales too; itself if nothing is quantised."""
         del rows, scales
         return self
 

@@ -334,9 +334,7 @@ class AttentionPipeline:
         return self.arithmetic.store(name, tensor)
 
     def block_product(self, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-        """P V as it is stored before it is added to the accumulator: a product of 16-bit tensors is
-        stored in 16 bits by torch and jax.numpy.
-        """
+        """P V as stored before it is accumulated: torch stores 16-bit products in 16 bits."""
         return self.store("PV", self.stages.product(self, P, v, visible))
 
     @property

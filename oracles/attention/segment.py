@@ -51,9 +51,7 @@ class Segment:
         return x.unflatten(0, (self.k.shape[0], self.group)).sum(1)
 
     def over(self, keys: Tensor) -> Segment:
-        """The same queries over some keys, by index or mask [s_k]; an index may occur twice. No
-        part has the sink: it counts once.
-        """
+        """The same queries over some keys, by index or mask [s_k]; no part has the sink."""
         return Segment(self.q, self.k[:, keys], self.v[:, keys], self.scale, self.visible[:, keys])
 
 

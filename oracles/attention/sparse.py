@@ -120,9 +120,7 @@ class SparseCall(RequestsCall):
         return [(torch.cat(do), None if dlse[0] is None else torch.cat(dlse))]
 
     def joined_gradients(self, parts: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
-        """dq, dcache and dsink: an entry of a list adds its dk, and its dv in the first d_v
-        columns, to the slot that it names.
-        """
+        """dq, dcache and dsink: an entry adds its dk, and dv in the first columns, to its slot."""
         dq, dk, dv, *of_sink = (torch.cat(found) for found in zip(*parts, strict=True))
         seen, queries = self.seen.flatten(0, 1), self.q.shape[:2].numel()
         rows = dk + pad(dv, (0, dk.shape[2] - dv.shape[2]))

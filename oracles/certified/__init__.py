@@ -1,6 +1,4 @@
-"""KDA in ball arithmetic: every number carries a proven radius. Two independent forms, of outputs
-and of gradients alike.
-"""
+"""KDA in ball arithmetic, every number with a radius: two independent forms."""
 
 from __future__ import annotations
 

@@ -178,9 +178,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class ForwardTokenBalls:
-    """The states before and after one token's update, both without the decay since the sequence
-    began, and v - S~^T k [1, V].
-    """
+    """The states around a token's update, without earlier decay, and v - S~^T k [1, V]."""
 
     decayed: arb_mat
     residual: arb_mat

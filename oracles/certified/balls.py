@@ -50,9 +50,7 @@ def times(a: Rows, b: Rows) -> Rows:
 
 
 def of_each(function: Callable[[arb], arb], row: Row) -> Row:
-    """`function` of every number; computed once where all are one object, as the sums of gates are
-    that all channels of a head share.
-    """
+    """`function` of every number; once where all are one object, as shared gates' sums are."""
     first = row[0] if row else None
     if all(x is first for x in row):
         return [function(row[0])] * len(row)

@@ -106,9 +106,7 @@ class Decay:
         return sorted({(d, n) for row in self.resets for d, n in enumerate(row)})
 
     def spread(self, rows: Rows) -> arb_mat:
-        """[c, K'], a column for every channel and number of resets, so that a product of two sums
-        only pairs with no reset between.
-        """
+        """[c, K'], a column a channel and number of resets: sums pair between resets only."""
         return arb_mat(
             len(rows),
             len(self._columns),

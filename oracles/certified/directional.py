@@ -1,5 +1,4 @@
-"""The gradients a second time: the slope of the certified chunk form along a direction, sharing no
-derivative with the adjoint.
+"""The gradients again: the certified chunk form's slope, no derivative shared.
 
 Along a direction the loss is an entire function of the step, so Cauchy's bound on a disc turns a
 central difference into a proof.

@@ -1,5 +1,4 @@
-"""How far rounded arithmetic can be off, element by element: a proven bound, and beside it the size
-that independent roundings have.
+"""How far rounded arithmetic can be off, by element: proven, and for random roundings.
 
 The same formulas give the radius of a float64 oracle and the bound of a kernel: only the precision
 differs.
@@ -24,9 +23,7 @@ in fp32 reach."""
 
 @dataclass(frozen=True)
 class Precision:
-    """A binary floating-point format: its unit roundoff, its smallest normal number, below which
-    results may vanish, and its largest.
-    """
+    """A binary floating-point format: unit roundoff, smallest normal and largest number."""
 
     unit: float
     smallest: float

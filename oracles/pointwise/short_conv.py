@@ -1,5 +1,4 @@
-"""The short convolution of q, k and v: depthwise over channels, causal, with a state of W columns;
-exact to a proven radius.
+"""The short convolution of q, k, v: depthwise, causal, W columns; with a proven radius.
 
 Math: y_t = act(b + sum_j w_j x_{t-W+1+j}), x before a sequence from its state, zeros without one;
 act is SiLU or none.

@@ -48,9 +48,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
 
 
 def packed(inputs: Inputs) -> Inputs:
-    """The same call with B = 1 and offsets, batch entries laid end to end; views of its tensors
-    where they are contiguous.
-    """
+    """The same call with B = 1 and offsets, batch entries end to end; views where contiguous."""
     if inputs.cu_seqlens is not None:
         return inputs
     flat = {name: getattr(inputs, name).flatten(0, 1)[None] for name in TOKENS}

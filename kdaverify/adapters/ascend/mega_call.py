@@ -44,9 +44,7 @@ def pointed(call: Inputs, conventions: Conventions) -> dict[str, Tensor]:
 def show_edits(
     inputs: Inputs, call: Inputs, given: Mapping[str, Tensor], left: Mapping[str, Tensor]
 ) -> None:
-    """An input that the kernel edited counts as edited in the caller's tensor: the elements are
-    marked, their values mean nothing.
-    """
+    """Marks the caller's elements of inputs that the kernel edited; their values mean nothing."""
     for name, before in given.items():
         if torch.equal(before, left[name]):
             continue

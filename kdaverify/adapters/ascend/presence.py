@@ -23,9 +23,7 @@ CANN_HOME: Final = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 
 
 def lacking(device: str, *packages: str) -> str | None:
-    """Everything missing of the packages and, on an NPU, of torch_npu and CANN, with what brings
-    it; None if all is there.
-    """
+    """What is missing of the packages and, on an NPU, of torch_npu and CANN; None if nothing."""
     wanted = (*(("torch_npu",) if device == "npu" else ()), *packages)
     reasons = [
         f"{package} ({INSTALL.get(package, 'put it on PYTHONPATH')})"

@@ -62,8 +62,7 @@ class KernelLocation:
 
 
 class Elsewhere(Declared):
-    """Calls go to the other interpreter and back through files in memory; it needs safetensors and
-    the kernel, nothing of ours.
+    """Calls reach the other interpreter through files in memory; it needs safetensors alone.
 
     Args:
         limit: seconds that starting it, or a call, may take.

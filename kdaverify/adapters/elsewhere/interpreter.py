@@ -1,6 +1,4 @@
-"""A process of another Python interpreter that answers calls: started by the first call, then kept
-until the session ends.
-"""
+"""Another Python interpreter that answers calls, from the first call to the session's end."""
 
 from __future__ import annotations
 

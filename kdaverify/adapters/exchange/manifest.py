@@ -23,9 +23,7 @@ SCHEMA: Final = 2
 
 
 class ExchangeError(AdapterError):
-    """A folder of exported calls that nothing can be judged by; the message names the file, what
-    was wanted, what came, what to do.
-    """
+    """Exported calls that cannot be judged; the message names the file and what to do."""
 
 
 class Frozen(BaseModel):

@@ -131,8 +131,7 @@ def fla_activation(op: str, find: Find = _of_fla, *, backward: bool = True) -> A
 
 
 def port_activations(module: str) -> dict[str, ActivationCall]:
-    """The operations of a port: those whose forward `module` holds under FLA's name, with their
-    backward if it is there too.
+    """A port's operations: those that `module` has under FLA's name, with their backwards.
 
     Raises:
         AdapterError: the module cannot be imported.

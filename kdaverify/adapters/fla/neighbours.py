@@ -1,6 +1,4 @@
-"""The neighbours of the recurrence in flash-linear-attention: its short convolution and its gated
-RMSNorm, the Triton kernels.
-"""
+"""flash-linear-attention's neighbours of the recurrence: short convolution, gated RMSNorm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What all adapters of flash-linear-attention's recurrences share: where their Triton kernels run,
-and how a call reaches them.
-"""
+"""What adapters of flash-linear-attention share: where kernels run, how calls reach them."""
 
 from __future__ import annotations
 

@@ -174,9 +174,7 @@ def _spy(autotune: int | None) -> Spy:
 
 
 def compile_once() -> None:
-    """Has the compiler of this process take turns with that of others, kernel by kernel; does
-    nothing with a Triton that compiles elsewhere.
-    """
+    """Makes compilers of processes take turns, kernel by kernel, where Triton compiles here."""
     from triton.runtime.jit import JITFunction
 
     compile_kernel: Any = getattr(JITFunction, "_do_compile", None)

@@ -101,9 +101,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same bits; where they lie in different
-    orders, the same values.
-    """
+    """Whether two tensors hold the same bits; in different memory orders, the same values."""
     if a.stride() != b.stride() or not a.numel():
         return torch.equal(a, b)
     if a.device.type != "cpu":

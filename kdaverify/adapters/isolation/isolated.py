@@ -58,8 +58,7 @@ def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: 
 
 
 class Isolated(Adapter):
-    """Answers as `local` does; forward, step, stages, activations, proof and environment are those
-    of its twin in the worker process.
+    """Answers as `local` does; everything that runs a kernel is its twin's in the worker.
 
     What the kernel edits in its inputs is edited in the caller's too, and an output in the memory
     of an input lies in the caller's.
@@ -240,9 +239,7 @@ class Isolated(Adapter):
         return unpack(returned.parcels, inputs, self._supervisor.outputs)
 
     def _reported(self) -> About:
-        """What the twin reports of itself, read once after every call; of one that ended the
-        process, what it reported before.
-        """
+        """What the twin reports, read after every call; the last report of one that ended."""
         if self._about is None or self._called:
             self._about = self._supervisor.reply_to(ReportEnvironment(self._way), About)
             self._called = False

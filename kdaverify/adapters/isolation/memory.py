@@ -17,8 +17,7 @@ def own_memory(pid: int) -> int:
 
 
 def limit_own_memory(size: int) -> None:
-    """Refuses this process `size` bytes more of data than it has: its next allocation then fails as
-    if the machine were full.
+    """Refuses this process `size` bytes more of data: its next allocation fails, as if full.
 
     Counted is private writable memory, touched or not. A limit on addresses would stop CUDA, which
     reserves terabytes of them.

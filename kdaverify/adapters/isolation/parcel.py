@@ -1,6 +1,4 @@
-"""Outputs of a kernel, or gradients, on their way between two processes: tensors, views of an
-input, and whatever else it returned.
-"""
+"""Outputs or gradients between two processes: tensors, views of inputs, anything else."""
 
 from __future__ import annotations
 

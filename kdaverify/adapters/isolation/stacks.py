@@ -36,9 +36,7 @@ class Frame:
 
 
 def watch_stacks(fd: int) -> None:
-    """Writes the stacks of this process to `fd` when it dies of a signal or is sent SIGNAL, whoever
-    holds the interpreter lock.
-    """
+    """Writes this process's stacks to `fd` at a fatal signal or SIGNAL, whoever has the GIL."""
     faulthandler.enable(fd)
     faulthandler.register(SIGNAL, fd, all_threads=True)
 
@@ -70,8 +68,7 @@ def _frames(fd: int, thread: Literal["dying", "called"]) -> list[Frame]:
 
 
 def death_in(text: str) -> tuple[str, bool]:
-    """How a process died that ran a kernel in itself: signal and innermost frames, and whether it
-    was inside a call of the kernel.
+    """How a process died that ran a kernel: signal, innermost frames, inside a call or not.
 
     Args:
         text: what faulthandler wrote; "" where the process ended otherwise than by a signal, or was

@@ -102,8 +102,7 @@ _active: list[TritonInterpreter] = []
 def activate(
     *, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False
 ) -> TritonInterpreter:
-    """Switches Triton to its interpreter and closes the interpreter's gaps; later calls return the
-    same interpreter, set as they say.
+    """Switches Triton to its interpreter and closes gaps; later calls return the same one.
 
     Call it before the kernels' package is imported.
 

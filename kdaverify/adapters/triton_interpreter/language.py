@@ -1,6 +1,4 @@
-"""The language patched once: the interpreter patches and restores it around every launch, and again
-in every device function.
-"""
+"""The language patched once: the interpreter patches and restores it at every launch."""
 
 from __future__ import annotations
 

@@ -175,9 +175,7 @@ def _constants(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _operands(semantic: Any, tensor: type) -> Callable[..., Any]:
-    """Operands that are not converted go straight to broadcasting: one format, a pointer and an
-    offset, a tensor and a number it holds.
-    """
+    """Operands that need no conversion go straight to broadcasting."""
     original: Callable[..., Any] = semantic.binary_op_type_checking_impl
 
     def fitted(lhs: Any, rhs: Any, *flags: bool) -> Any:

@@ -85,9 +85,7 @@ class Operators:
         return operator
 
     def _fitting(self, lhs: Any, rhs: Any) -> Any:
-        """`rhs` as a tensor of the format of `lhs` if it is one, or holds the same value; None
-        where more has to be done.
-        """
+        """`rhs` in the format of `lhs` if it is one or holds its value; None if more is needed."""
         name = lhs.dtype.name
         if name not in COMMON:
             return None

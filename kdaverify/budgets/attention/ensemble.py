@@ -1,6 +1,4 @@
-"""The reference ensemble of an attention contract: its pipeline under every admitted design and
-arithmetic, on the very segment that is judged.
-"""
+"""The reference ensemble of attention: every admitted design and arithmetic, on a segment."""
 
 from __future__ import annotations
 

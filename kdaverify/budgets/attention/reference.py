@@ -100,9 +100,7 @@ def attention_gradient_reference(
     *,
     method: str,
 ) -> Reference:
-    """The same for the gradients; every reference kernel recomputes P from its own lse and takes
-    delta of its own stored o.
-    """
+    """The same for gradients; reference kernels recompute P from their lse, delta from their o."""
     pairs = [*zip(segments, losses, strict=True)]
 
     def gradients(one: ReferenceKernel) -> Mapping[str, Tensor]:

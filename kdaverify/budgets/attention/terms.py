@@ -1,6 +1,4 @@
-"""What the errors of attention are relative to where its terms cancel: scores behind lse, products
-of dS behind the gradients.
-"""
+"""What attention's errors are relative to where terms cancel: scores, products of dS."""
 
 from __future__ import annotations
 
@@ -69,8 +67,7 @@ class ForwardTerms:
 
 @dataclass(frozen=True)
 class GradientTerms:
-    """What the errors of dq, dk, dv of a segment are relative to, each shaped as they are,
-    and that of the gradient of a sink.
+    """What errors of a segment's dq, dk, dv are relative to, in their shapes; also dsink.
 
     Math: X = |dO| |V| + sum_j P |dO| |V| + |dL|,
         moduli: c sum_j D_ij |K_j|, c sum_i D_ij |q_i| and sum_i P_ij |dO_i|, where D = P X has the

@@ -1,5 +1,4 @@
-"""The chunk kernels of one Ascend design: seven phases, every operand and every product stored on
-its way between the cores.
+"""The chunk kernels of one Ascend design: seven phases, everything stored between cores.
 
 Decays are products of exp(G_i) and exp(-G_j), both stored: the second overflows fp32 where the
 gates of a chunk sum to less than -88, and fp16 past -11. A hard reset is an infinite sum, as log 0

@@ -84,9 +84,7 @@ class Design:
         return {mailbox.name: wide if mailbox.wide else operands for mailbox in self.every}
 
     def contract(self, operands: Format, formats: Formats | None = None) -> Contract:
-        """The arithmetic of the design, or of the same with other formats in some mailboxes;
-        operands are those of its matrix core.
-        """
+        """The design's arithmetic, or with other mailbox formats; operands are its core's."""
         narrow = operands.name in ("bf16", "fp16")
         factors = f"-{operands.name}factors" if self.factored and narrow else ""
         plain = contract_from_name(self.contract_name(f"{operands.name}{factors}"))

@@ -1,6 +1,4 @@
-"""The contracts of the shipped implementations: one TOML file each, NAME.toml, and NAME-DTYPE.toml
-where a format has one of its own.
-"""
+"""Contracts of shipped implementations: NAME.toml, and NAME-DTYPE.toml for one format."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Which suites do not apply to an implementation, and why: a failure in what it does not declare is
-no evidence against it.
-"""
+"""Which suites do not apply to an implementation, and why: what it does not declare."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Elements of outputs, gradients and stage tensors in the words of KDA: sequence, token, head,
-channel, and the inputs there.
-"""
+"""Elements of tensors in the words of KDA: sequence, token, head, channel, inputs there."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ Change = dict[str, Any]
 def smaller(
     problem: Problem, detail: Mapping[str, Any]
 ) -> Iterator[tuple[Change, Mapping[str, Any]]]:
-    """Batch, heads, widths and scale first, then sequences and tokens, then regimes; each change
-    with the detail that belongs to it.
-    """
+    """Batch, heads, widths, scale; sequences and tokens; regimes: changes with their detail."""
     changes = chain(_leaps(problem, detail), _heads_and_widths(problem))
     yield from ((change, detail) for change in changes)
     if problem.lengths is not None:
@@ -49,9 +47,7 @@ def smaller(
 
 
 def _leaps(problem: Problem, detail: Mapping[str, Any]) -> Iterator[Change]:
-    """Few tokens, heads and channels at once: leaps first, then what rarely matters, so that every
-    later try is inexpensive.
-    """
+    """Few tokens, heads and channels at once, so that every later try is inexpensive."""
     if problem.packed or "cut" in detail:
         return
     small = {

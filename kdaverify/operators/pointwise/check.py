@@ -1,6 +1,4 @@
-"""Activations: the operations beside the kernel, each there and back, element by element against
-the errors of fp32 arithmetic.
-"""
+"""Activations: operations beside the kernel, both ways, against fp32 errors by element."""
 
 from __future__ import annotations
 

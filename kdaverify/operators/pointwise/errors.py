@@ -122,9 +122,7 @@ def _softplus_backward(
 
 @dataclass(frozen=True)
 class _Sigmoid:
-    """s = sigmoid(y) and its slope s (1 - s), with the errors that a relative error `off` of y and
-    its own arithmetic make.
-    """
+    """s = sigmoid(y) and s (1 - s), with errors of y's relative error `off` and their own."""
 
     y: Tensor
     off: Tensor | float

@@ -84,9 +84,7 @@ def _one_token(value: float, others: float = SLOW) -> Callable[[Draw], Array]:
 
 
 def _jittered(nats: float) -> Callable[[Draw], Array]:
-    """Between half and one and a half times `nats` a token: the same gate again would repeat one
-    rounding error, small or large.
-    """
+    """Between 0.5 and 1.5 `nats` a token: equal gates would repeat one rounding error."""
 
     def draw(d: Draw) -> Array:
         return -nats * (0.5 + d.uniform("jitter", d.problem.HV, d.problem.K))

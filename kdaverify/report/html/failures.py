@@ -51,9 +51,7 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class Kinds:
-    """The first kinds, how many more there are, the failures in all, and what is said of those that
-    are the same as others.
-    """
+    """The first kinds, how many more, all failures, and those that are the same as others."""
 
     shown: tuple[FailureGroup, ...]
     hidden: int
@@ -81,9 +79,7 @@ class EvidenceLimit:
 
 
 def evidence_limits(rows: Rows) -> list[EvidenceLimit]:
-    """What was skipped, not answered or not certified, and passes that negative controls would get
-    too; the most frequent first.
-    """
+    """What was skipped, unanswered, uncertified or passes negative controls, by frequency."""
     status = pl.col("status").cast(pl.String)
     vacuous = (status == Status.PASS.value) & pl.col("proves").not_()
     why = (

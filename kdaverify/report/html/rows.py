@@ -1,6 +1,4 @@
-"""The rows of a record as columns: what is counted is in memory, what is only shown is fetched for
-the rows that are shown.
-"""
+"""A record's rows as columns: counted ones in memory, shown ones fetched."""
 
 from __future__ import annotations
 
@@ -56,8 +54,7 @@ class Rows:
 
     @cached_property
     def counted(self) -> pl.DataFrame:
-        """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`,
-        `proves`, `case_key`, `same`, `row`.
+        """The short columns, and `key`, `rejects`, `judged`, `proves`, `case_key`, `same`, `row`.
 
         `case_key` identifies cases (`Verdict.case_key`), `same` their outputs; `row` is the place
         in `full`.

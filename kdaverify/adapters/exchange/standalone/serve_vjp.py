@@ -1,6 +1,4 @@
-"""The VJP of a kernel where it runs, for serve.py: by its framework, or by a backward of its own.
-Needs that framework only.
-"""
+"""The VJP of a kernel, for serve.py: by its framework, or by a backward of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which tensor a kernel without stages has wrong: the one that can be changed so that all outputs
-come out as the kernel's together.
+"""Which hidden tensor is wrong: the one whose change reproduces all outputs together.
 
 Changes of one tensor move the outputs within a space of few dimensions. An error outside of that
 space cannot come from the tensor, whatever is wrong with it; one inside of a space of far fewer

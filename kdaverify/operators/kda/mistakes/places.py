@@ -1,6 +1,4 @@
-"""Where a kernel can be wrong: the tensors that its stages write, those that one of them reads, and
-the terms of its sums.
-"""
+"""Where a kernel can be wrong: tensors written, tensors read by one stage, terms of sums."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Where the backward of a kernel can be wrong: the tensors that its stages write, and those of the
-forward as one of them reads them.
-"""
+"""Where a backward can be wrong: tensors that stages write, forward ones that they read."""
 
 from __future__ import annotations
 

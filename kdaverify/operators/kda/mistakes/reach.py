@@ -49,8 +49,7 @@ class Reach:
         return made is None or torch.equal(made, self.wrong)
 
     def stages(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Stages that can have made it with all that they write together, and those that cannot, in
-        the order of the pipeline.
+        """Stages that can have made all that they write wrong, and the others, in order.
 
         "call" are the inputs.
         """
