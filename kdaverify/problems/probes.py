@@ -96,55 +96,31 @@ _MEMORY: Final = (
 # fmt: on
 """Of what is carried: a memory, kept for a long time or handed over, shows every lost bit."""
 
+# fmt: off
 _WRITES: Final = (
-    Probe(
-        name="converged-residual",
-        about=(
-            "S^T k = 4098 from rows of 8192 and 4, v = 4096, one token: each row changes by 1, and"
-            " that change is what counts"
-        ),
-        exposes=(
-            "residual, or S^T k, rounded to 16 bits before v is subtracted: all of the update is"
-            " lost (GA10, H12)"
-        ),
-        problem=posed(T=1, key="pair", state="two-rows", value="converged"),
-        measures=("update",),
-    ),
-    Probe(
-        name="overwrite",
-        about=(
-            "orthonormal one-hot keys, beta 1, no decay, T = 65: each token replaces a row, the"
-            " last one that of token 48"
-        ),
-        exposes=(
-            "old memory that stays, as after a one-token tail; decay differences of exactly 0"
-            " dropped (H10, GA15, O5)"
-        ),
-        problem=posed(T=65),
-        measures=("spacing",),
-    ),
-    Probe(
-        name="whole-value",
-        about=(
-            "v with all bits of its format, written once by one-hot keys and read at once: o and"
-            " S_T are copies"
-        ),
-        exposes="operands in fewer bits than declared: TF32 or bf16 beside fp32 (H12)",
-        problem=posed(T=16, value="normal"),
-        measures=("spacing",),
-        dtypes=("fp64", "fp32", "fp16"),
-    ),
-    Probe(
-        name="write-strength",
-        about=(
-            "beta of all bits, up to the last number below 1, one write a row: S_T is beta v"
-            " exactly"
-        ),
-        exposes="beta rounded to bf16 on its way to the update (GA10, GA12)",
-        problem=posed(T=16, beta="near-one"),
-        measures=("spacing",),
-        dtypes=("fp64", "fp32", "fp16"),
-    ),
+    Probe(name="converged-residual",
+          about="S^T k = 4098 from rows of 8192 and 4, v = 4096, one token: each row changes by 1,"
+                " and that change is what counts",
+          exposes="residual, or S^T k, rounded to 16 bits before v is subtracted: all of the update"
+                  " is lost (GA10, H12)",
+          problem=posed(T=1, key="pair", state="two-rows", value="converged"),
+          measures=("update",)),
+    Probe(name="overwrite",
+          about="orthonormal one-hot keys, beta 1, no decay, T = 65: each token replaces a row, the"
+                " last one that of token 48",
+          exposes="old memory that stays, as after a one-token tail; decay differences of exactly 0"
+                  " dropped (H10, GA15, O5)", problem=posed(T=65), measures=("spacing",)),
+    Probe(name="whole-value",
+          about="v with all bits of its format, written once by one-hot keys and read at once: o"
+                " and S_T are copies",
+          exposes="operands in fewer bits than declared: TF32 or bf16 beside fp32 (H12)",
+          problem=posed(T=16, value="normal"), measures=("spacing",),
+          dtypes=("fp64", "fp32", "fp16")),
+    Probe(name="write-strength",
+          about="beta of all bits, up to the last number below 1, one write a row: S_T is beta v"
+                " exactly", exposes="beta rounded to bf16 on its way to the update (GA10, GA12)",
+          problem=posed(T=16, beta="near-one"), measures=("spacing",),
+          dtypes=("fp64", "fp32", "fp16")),
     Probe(
         name="powers-of-two",
         about="v and S_0 times 2^-20: o and S_T are the same bits, times 2^-20",
@@ -157,6 +133,7 @@ _WRITES: Final = (
         exponent=-20,
     ),
 )
+# fmt: on
 """Of what is written: v - S^T k, times beta, into the row of k."""
 
 # fmt: off

@@ -192,41 +192,21 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
 
 
 _rule = partial(CallRule, size="tails", backward=True, costly=True, spare=False, inside=True)
+# fmt: off
 RULES: Final = (
-    _rule(
-        "recorded-forward",
-        "a call that autograd records returns what any other does",
-        "a forward for training that computes otherwise than the one for inference",
-        _recording,
-    ),
-    CallRule(
-        "inference-mode",
-        "a call in torch's inference mode returns what any other does",
-        "a path of its own for inference, a cache filled there with tensors that no graph takes",
-        _inference,
-        size="tails",
-        spare=False,
-        costly=True,
-        inside=True,
-    ),
-    _rule(
-        "frozen-inputs",
-        "an input has the same gradient where other inputs need none",
-        "gradients computed on the way to one that is not needed, and left out with it",
-        _frozen,
-    ),
-    _rule(
-        "backward-twice",
-        "a second backward of the same call gives the same gradients",
-        "saved tensors that the backward overwrites, sums that it does not begin at 0",
-        _twice,
-    ),
-    _rule(
-        "cotangent-expanded",
-        "incoming gradients of stride 0, as those of o.sum() are, give the gradients that dense"
-        " ones do",
-        "strides of an incoming gradient ignored, or taken for those of another tensor",
-        _expanded,
-        channel="memory",
-    ),
+    _rule("recorded-forward", "a call that autograd records returns what any other does",
+          "a forward for training that computes otherwise than the one for inference", _recording),
+    CallRule("inference-mode", "a call in torch's inference mode returns what any other does",
+             "a path of its own for inference, a cache filled there with tensors that no graph"
+             " takes", _inference, size="tails", spare=False, costly=True, inside=True),
+    _rule("frozen-inputs", "an input has the same gradient where other inputs need none",
+          "gradients computed on the way to one that is not needed, and left out with it", _frozen),
+    _rule("backward-twice", "a second backward of the same call gives the same gradients",
+          "saved tensors that the backward overwrites, sums that it does not begin at 0", _twice),
+    _rule("cotangent-expanded",
+          "incoming gradients of stride 0, as those of o.sum() are, give the gradients that dense"
+          " ones do",
+          "strides of an incoming gradient ignored, or taken for those of another tensor",
+          _expanded, channel="memory"),
 )
+# fmt: on

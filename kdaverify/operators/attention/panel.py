@@ -23,6 +23,7 @@ from kdaverify.operators.attention.sinks import Sinks
 Fields = Mapping[str, dict[str, Any]]
 WIDE: Final[dict[str, Any]] = {"H": 5, "d_k": 24, "d_v": 16}
 REGIME_SIZES: Final[dict[str, Any]] = {"B": 2, "s_q": 3, "s_k": 131, "H": 4, "h_kv": 2}
+# fmt: off
 DENSE: Final[Fields] = {
     "one-key": {"B": 2, "s_q": 3, "s_k": 1, **WIDE},
     "two-keys": {"B": 2, "s_q": 1, "s_k": 2, **WIDE},
@@ -38,119 +39,40 @@ DENSE: Final[Fields] = {
     "as-wide-values": {"B": 2, "s_q": 9, "s_k": 33, "H": 3, "d_k": 16, "d_v": 16},
     "wider-values": {"B": 2, "s_q": 3, "s_k": 33, "H": 5, "d_k": 16, "d_v": 40},
     "model-width": {"s_q": 2, "s_k": 66, "H": 3, "d_k": 192, "d_v": 128, "scale": "model"},
-    "pack": {
-        "q_lengths": (3, 0, 17, 1, 5),
-        "k_lengths": (20, 4, 17, 65, 0),
-        "s_q": 26,
-        "s_k": 106,
-        "H": 4,
-        "h_kv": 2,
-        "causal": True,
-    },
-    "pack-with-rows-of-nobody": {
-        "q_lengths": (2, 9),
-        "k_lengths": (70, 3),
-        "s_q": 14,
-        "s_k": 80,
-        "H": 6,
-        "causal": True,
-        "scale": "model",
-    },
-    "pack-model-width": {
-        "q_lengths": (1, 3),
-        "k_lengths": (5, 66),
-        "s_q": 4,
-        "s_k": 71,
-        "H": 3,
-        "d_k": 192,
-        "d_v": 128,
-        "causal": True,
-        "scale": "model",
-    },
+    "pack": {"q_lengths": (3, 0, 17, 1, 5), "k_lengths": (20, 4, 17, 65, 0), "s_q": 26, "s_k": 106,
+             "H": 4, "h_kv": 2, "causal": True},
+    "pack-with-rows-of-nobody": {"q_lengths": (2, 9), "k_lengths": (70, 3), "s_q": 14, "s_k": 80,
+                                 "H": 6, "causal": True, "scale": "model"},
+    "pack-model-width": {"q_lengths": (1, 3), "k_lengths": (5, 66), "s_q": 4, "s_k": 71, "H": 3,
+                         "d_k": 192, "d_v": 128, "causal": True, "scale": "model"},
     # as many rows of queries as of keys, cut elsewhere: one list of offsets taken for both
-    "pack-equal-rows": {
-        "q_lengths": (2, 9, 4),
-        "k_lengths": (7, 3, 5),
-        "s_q": 15,
-        "s_k": 15,
-        "H": 2,
-    },
-    "pack-all-keys": {
-        "q_lengths": (1, 4, 2),
-        "k_lengths": (64, 0, 129),
-        "s_q": 7,
-        "s_k": 193,
-        "H": 5,
-    },
+    "pack-equal-rows": {"q_lengths": (2, 9, 4), "k_lengths": (7, 3, 5), "s_q": 15, "s_k": 15,
+                        "H": 2},
+    "pack-all-keys": {"q_lengths": (1, 4, 2), "k_lengths": (64, 0, 129), "s_q": 7, "s_k": 193,
+                      "H": 5},
     # sizes that models have: past tiles of rows, of heads and of columns, buffers and grids
     "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
     # positions are exact up to 256 in bf16 and up to 2048 in fp16
     "positions-past-256": {"s_q": 270, "s_k": 270, "H": 1, "d_k": 16, "d_v": 8, "causal": True},
     # the route of decode, whose heads are in another order
-    "few-queries-past-2048": {
-        "s_q": 5,
-        "s_k": 2103,
-        "H": 4,
-        "h_kv": 2,
-        "d_k": 16,
-        "d_v": 8,
-        "causal": True,
-    },
+    "few-queries-past-2048": {"s_q": 5, "s_k": 2103, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8,
+                              "causal": True},
     "rows-past-128": {"s_q": 150, "s_k": 150, "H": 2, "d_k": 16, "d_v": 8, "causal": True},
-    "heads-past-64": {
-        "s_q": 2,
-        "s_k": 20,
-        "H": 66,
-        "h_kv": 33,
-        "d_k": 16,
-        "d_v": 8,
-        "sink": "mixed",
-    },
+    "heads-past-64": {"s_q": 2, "s_k": 20, "H": 66, "h_kv": 33, "d_k": 16, "d_v": 8,
+                      "sink": "mixed"},
     "entries-past-32": {"B": 40, "s_q": 1, "s_k": 9, "H": 2, "d_k": 16, "d_v": 8},
-    "pack-past-32": {
-        "q_lengths": (1, 2) * 18,
-        "k_lengths": (2, 7) * 18,
-        "s_q": 55,
-        "s_k": 162,
-        "H": 2,
-        "d_k": 16,
-        "d_v": 8,
-        "causal": True,
-    },
+    "pack-past-32": {"q_lengths": (1, 2) * 18, "k_lengths": (2, 7) * 18, "s_q": 55, "s_k": 162,
+                     "H": 2, "d_k": 16, "d_v": 8, "causal": True},
     "widths-past-128": {"s_q": 2, "s_k": 66, "H": 2, "d_k": 136, "d_v": 264},
     # a backward for this width alone left out the sink
-    "model-width-sink": {
-        "B": 2,
-        "s_q": 5,
-        "s_k": 70,
-        "H": 3,
-        "d_k": 192,
-        "d_v": 128,
-        "causal": True,
-        "scale": "model",
-        "sink": "level",
-    },
-    "square-width-sink": {
-        "s_q": 66,
-        "s_k": 66,
-        "H": 8,
-        "d_k": 64,
-        "d_v": 64,
-        "causal": True,
-        "sink": "mixed",
-    },
+    "model-width-sink": {"B": 2, "s_q": 5, "s_k": 70, "H": 3, "d_k": 192, "d_v": 128,
+                         "causal": True, "scale": "model", "sink": "level"},
+    "square-width-sink": {"s_q": 66, "s_k": 66, "H": 8, "d_k": 64, "d_v": 64, "causal": True,
+                          "sink": "mixed"},
     **{f"{name}-logits": {**REGIME_SIZES, "logits": name} for name in REGIMES if name != "normal"},
     # a block of keys that are skipped weighs little: it takes many of them
-    "plateau-logits": {
-        "s_q": 2,
-        "s_k": 2050,
-        "H": 4,
-        "h_kv": 2,
-        "d_k": 16,
-        "d_v": 8,
-        "logits": "plateau",
-        "value": "beside",
-    },
+    "plateau-logits": {"s_q": 2, "s_k": 2050, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8,
+                       "logits": "plateau", "value": "beside"},
     **{
         f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
         for name in ("rising", "last", "high", "sharp")
@@ -160,18 +82,11 @@ DENSE: Final[Fields] = {
     "one-query-sink": {"B": 2, "s_q": 1, "s_k": 70, "H": 6, "h_kv": 2, "sink": "level"},
     "mixed-sinks": {"B": 2, "s_q": 37, "s_k": 20, "H": 7, "causal": True, "sink": "mixed"},
     "peaked-logits-sink": {**REGIME_SIZES, "logits": "peaked", "sink": "level"},
-    "pack-sink": {
-        "q_lengths": (3, 0, 17, 1, 5),
-        "k_lengths": (20, 4, 17, 65, 0),
-        "s_q": 26,
-        "s_k": 106,
-        "H": 4,
-        "h_kv": 2,
-        "causal": True,
-        "sink": "level",
-    },
+    "pack-sink": {"q_lengths": (3, 0, 17, 1, 5), "k_lengths": (20, 4, 17, 65, 0), "s_q": 26,
+                  "s_k": 106, "H": 4, "h_kv": 2, "causal": True, "sink": "level"},
     **special_sizes.DENSE,
 }
+# fmt: on
 LATENT: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
 MIXED: Final = (5, 0, 131, 64)
 DECODE: Final[Fields] = {

@@ -17,76 +17,54 @@ _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
 many tiles of queries as there are tiles of keys."""
+# fmt: off
 DENSE: Final[Fields] = {
-    "all-equal": {
-        "B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4,
-        "causal": True, "sink": "mixed",
-    },
+    "all-equal": {"B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4, "causal": True,
+                  "sink": "mixed"},
     "entries-as-queries": {"B": 4, "s_q": 4, "H": 4, "s_k": 2, "h_kv": 2, "d_k": 2, "d_v": 2},
-    "keys-as-columns": {
-        "B": 4, "s_q": 4, "s_k": 4, "d_k": 4, "H": 3, "h_kv": 3, "d_v": 3,
-        "causal": True, "sink": "level",
-    },
-    "heads-as-keys": {
-        "H": 4, "s_k": 4, "d_k": 4, "B": 2, "s_q": 2, "h_kv": 2, "d_v": 2,
-        "causal": True, "sink": "level",
-    },
+    "keys-as-columns": {"B": 4, "s_q": 4, "s_k": 4, "d_k": 4, "H": 3, "h_kv": 3, "d_v": 3,
+                        "causal": True, "sink": "level"},
+    "heads-as-keys": {"H": 4, "s_k": 4, "d_k": 4, "B": 2, "s_q": 2, "h_kv": 2, "d_v": 2,
+                      "causal": True, "sink": "level"},
     # a single key was read without its mask
     "one-key-causal": {"B": 2, "s_q": 3, "s_k": 1, "H": 5, "causal": True, "sink": "level"},
-    "one-query-causal": {
-        "B": 2, "s_q": 1, "s_k": 9, "H": 6, "h_kv": 2, "causal": True, "sink": "mixed",
-    },
-    "one-head-one-column": {
-        "B": 2, "s_q": 5, "s_k": 7, "H": 1, "d_v": 1, "causal": True, "sink": "level",
-    },
+    "one-query-causal": {"B": 2, "s_q": 1, "s_k": 9, "H": 6, "h_kv": 2, "causal": True,
+                         "sink": "mixed"},
+    "one-head-one-column": {"B": 2, "s_q": 5, "s_k": 7, "H": 1, "d_v": 1, "causal": True,
+                            "sink": "level"},
     "all-ones": {"H": 1, "d_k": 2, "d_v": 1, "causal": True, "sink": "level"},
-    "pack-of-one": {
-        "q_lengths": (5,), "k_lengths": (9,), "s_q": 7, "s_k": 12, "H": 1, "d_v": 1,
-        "causal": True, "sink": "level",
-    },
-    "pack-of-ones": {
-        "q_lengths": (1, 3, 1, 2), "k_lengths": (1, 1, 4, 2), "s_q": 7, "s_k": 8,
-        "H": 4, "h_kv": 2, "causal": True, "sink": "level",
-    },
+    "pack-of-one": {"q_lengths": (5,), "k_lengths": (9,), "s_q": 7, "s_k": 12, "H": 1, "d_v": 1,
+                    "causal": True, "sink": "level"},
+    "pack-of-ones": {"q_lengths": (1, 3, 1, 2), "k_lengths": (1, 1, 4, 2), "s_q": 7, "s_k": 8,
+                     "H": 4, "h_kv": 2, "causal": True, "sink": "level"},
     # a border was that of squares where the longest are equal, or all together are
-    "pack-equal-maxima": {
-        "q_lengths": (9, 2, 4), "k_lengths": (9, 5, 3), "s_q": 15, "s_k": 17, "H": 3,
-        "causal": True,
-    },
-    "pack-equal-sums": {
-        "q_lengths": (9, 2, 4), "k_lengths": (9, 4, 2), "s_q": 15, "s_k": 15, "H": 4,
-        "causal": True, "sink": "level",
-    },
+    "pack-equal-maxima": {"q_lengths": (9, 2, 4), "k_lengths": (9, 5, 3), "s_q": 15, "s_k": 17,
+                          "H": 3, "causal": True},
+    "pack-equal-sums": {"q_lengths": (9, 2, 4), "k_lengths": (9, 4, 2), "s_q": 15, "s_k": 15,
+                        "H": 4, "causal": True, "sink": "level"},
     "queries-past-keys": {"s_q": 130, "s_k": 20, **_APART},
     "queries-past-keys-causal": {"s_q": 130, "s_k": 20, "causal": True, **_APART},
     "keys-past-queries": {"s_q": 20, "s_k": 130, **_APART},
     "keys-past-queries-causal": {"s_q": 20, "s_k": 130, "causal": True, **_APART},
 }  # fmt: skip
+# fmt: on
+# fmt: off
 DECODE: Final[Fields] = {
-    "all-equal": {
-        "k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4, "page": 5,
-        "sink": "mixed",
-    },
-    "requests-as-heads": {
-        "k_lengths": (6, 3, 1, 5), "s_q": 4, "H": 4, "h_kv": 2, "d_k": 6, "d_v": 4, "page": 2,
-        "sink": "level",
-    },
-    "slots-as-heads": {
-        "k_lengths": (4, 2), "s_q": 2, "H": 4, "h_kv": 2, "d_k": 4, "d_v": 2, "page": 4,
-        "sink": "level",
-    },
-    "pages-as-heads": {
-        "k_lengths": (3, 1, 4), "s_q": 2, "H": 8, "h_kv": 8, "d_k": 8, "d_v": 3, "page": 2,
-    },
-    "width-as-page": {
-        "k_lengths": (15, 4, 1, 0), "s_q": 4, "H": 3, "h_kv": 3, "d_k": 4, "d_v": 3, "page": 4,
-        "table": "reversed", "sink": "level",
-    },
-    "width-as-keys": {
-        "k_lengths": (5, 3), "s_q": 1, "H": 5, "d_k": 8, "d_v": 5, "page": 1, "table": "reversed",
-    },
+    "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,
+                  "page": 5, "sink": "mixed"},
+    "requests-as-heads": {"k_lengths": (6, 3, 1, 5), "s_q": 4, "H": 4, "h_kv": 2, "d_k": 6,
+                          "d_v": 4, "page": 2, "sink": "level"},
+    "slots-as-heads": {"k_lengths": (4, 2), "s_q": 2, "H": 4, "h_kv": 2, "d_k": 4, "d_v": 2,
+                       "page": 4, "sink": "level"},
+    "pages-as-heads": {"k_lengths": (3, 1, 4), "s_q": 2, "H": 8, "h_kv": 8, "d_k": 8, "d_v": 3,
+                       "page": 2},
+    "width-as-page": {"k_lengths": (15, 4, 1, 0), "s_q": 4, "H": 3, "h_kv": 3, "d_k": 4, "d_v": 3,
+                      "page": 4, "table": "reversed", "sink": "level"},
+    "width-as-keys": {"k_lengths": (5, 3), "s_q": 1, "H": 5, "d_k": 8, "d_v": 5, "page": 1,
+                      "table": "reversed"},
     "one-head": {"k_lengths": (1, 3), "s_q": 3, "H": 1, "d_k": 8, "d_v": 1, "sink": "level"},
 }  # fmt: skip
+# fmt: on
 MERGES: Final[Fields] = {
     "all-equal": {"T": 4, "H": 4, "d_v": 4, "parts": "one-empty"},
     "rows-as-heads": {"T": 4, "H": 4, "d_v": 8, "parts": "normal"},

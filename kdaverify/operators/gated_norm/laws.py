@@ -74,43 +74,24 @@ def _flattened(adapter: Adapter, problem: GatedNormProblem) -> list[Outcome]:
     )
 
 
+# fmt: off
 LAWS: Final = {
     law.name: law
     for law in (
-        relation(
-            "scaled-rows",
-            "x times 2^3 and eps times 2^6 give the same y, exactly",
-            "eps outside the root or of other units, clamps of the norm (N13)",
-            _scaled_rows,
-            value="small",
-            becomes=lambda problem: (problem.replace(eps=problem.eps * POWER**2),),
-        ),
-        relation(
-            "scaled-weight",
-            "the weight times 2^3 gives y times 2^3, exactly",
-            "a weight that is not the weight (N8)",
-            _scaled_weight,
-            value="normal",
-        ),
+        relation("scaled-rows", "x times 2^3 and eps times 2^6 give the same y, exactly",
+                 "eps outside the root or of other units, clamps of the norm (N13)", _scaled_rows,
+                 value="small",
+                 becomes=lambda problem: (problem.replace(eps=problem.eps * POWER**2),)),
+        relation("scaled-weight", "the weight times 2^3 gives y times 2^3, exactly",
+                 "a weight that is not the weight (N8)", _scaled_weight, value="normal"),
         relation("negated-rows", "-x gives -y, exactly", "means subtracted, moduli", _negated),
-        relation(
-            "reordered-rows",
-            "rows are independent and in any order",
-            "roots of neighbouring rows",
-            _reordered,
-        ),
-        relation(
-            "rows-alone",
-            "a token gives what it gives among others",
-            "work space shared among rows",
-            _alone,
-        ),
-        relation(
-            "flattened",
-            "rows of two axes give what rows of four axes give",
-            "addresses of leading axes (N6)",
-            _flattened,
-        ),
+        relation("reordered-rows", "rows are independent and in any order",
+                 "roots of neighbouring rows", _reordered),
+        relation("rows-alone", "a token gives what it gives among others",
+                 "work space shared among rows", _alone),
+        relation("flattened", "rows of two axes give what rows of four axes give",
+                 "addresses of leading axes (N6)", _flattened),
     )
 }
+# fmt: on
 """By name, those to the bit first."""

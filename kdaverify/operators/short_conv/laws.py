@@ -201,61 +201,32 @@ def _later(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same(adapter, call, {"y": wrong}, {"y": plain}, "before tokens that were replaced")
 
 
+# fmt: off
 LAWS: Final = {
     law.name: law
     for law in (
-        relation(
-            "impulse",
-            "of one token of ones y is the weight read backwards, exactly, and 0 elsewhere",
-            "taps in another order, a window cut at the wrong end (C5)",
-            _impulse,
-            untestable=_linear,
-            activation="none",
-            bias=False,
-        ),
-        relation(
-            "powers-of-two",
-            "without activation and bias, x and state times 2^5 give y times 2^5, exactly",
-            "clamps, thresholds, sums in a narrow format",
-            _scaled,
-            untestable=_linear,
-            activation="none",
-            bias=False,
-            value="normal",
-        ),
-        relation(
-            "split",
-            "cut anywhere, with the state passed on, a call gives what it gives whole",
-            "states of outputs, of T < W - 1 tokens, of other columns (C6, C9, C14)",
-            _split,
-            untestable=_stateful,
-            state="random",
-            lengths=None,
-        ),
-        relation(
-            "decode",
-            "token by token a call gives what it gives whole",
-            "the decode entry point, slots of states (C6, C10)",
-            _decoded,
-            untestable=_stateful,
-            state="random",
-            lengths=None,
-        ),
-        relation(
-            "singles",
-            "sequences of a pack give what each gives alone",
-            "offsets, stale history of a neighbour (C4, C15, C23)",
-            _singles,
-            untestable=_packed,
-        ),
-        relation(
-            "absent-state",
-            "no state is a state of zeros",
-            "slots that are read whatever has_initial_state says (C15)",
-            _absent,
-            untestable=lambda problem: None if problem.stateful else "it takes no state",
-            state="random",
-        ),
+        relation("impulse",
+                 "of one token of ones y is the weight read backwards, exactly, and 0 elsewhere",
+                 "taps in another order, a window cut at the wrong end (C5)", _impulse,
+                 untestable=_linear, activation="none", bias=False),
+        relation("powers-of-two",
+                 "without activation and bias, x and state times 2^5 give y times 2^5, exactly",
+                 "clamps, thresholds, sums in a narrow format", _scaled, untestable=_linear,
+                 activation="none", bias=False, value="normal"),
+        relation("split",
+                 "cut anywhere, with the state passed on, a call gives what it gives whole",
+                 "states of outputs, of T < W - 1 tokens, of other columns (C6, C9, C14)", _split,
+                 untestable=_stateful, state="random", lengths=None),
+        relation("decode", "token by token a call gives what it gives whole",
+                 "the decode entry point, slots of states (C6, C10)", _decoded,
+                 untestable=_stateful, state="random", lengths=None),
+        relation("singles", "sequences of a pack give what each gives alone",
+                 "offsets, stale history of a neighbour (C4, C15, C23)", _singles,
+                 untestable=_packed),
+        relation("absent-state", "no state is a state of zeros",
+                 "slots that are read whatever has_initial_state says (C15)", _absent,
+                 untestable=lambda problem: None if problem.stateful else "it takes no state",
+                 state="random"),
         relation(
             "unread",
             "NaN in column 0 of the state and past the last offset changes nothing",
@@ -265,20 +236,13 @@ LAWS: Final = {
                 None if problem.stateful or problem.packed else "it takes neither states nor packs"
             ),
         ),
-        relation(
-            "channels",
-            "channels are independent and in any order",
-            "addresses across channels, tails of D",
-            _channels,
-        ),
-        relation(
-            "later-tokens",
-            "tokens replaced change nothing before them",
-            "windows that reach ahead (C5)",
-            _later,
-            untestable=lambda problem: "it needs a batch" if problem.packed else None,
-            lengths=None,
-        ),
+        relation("channels", "channels are independent and in any order",
+                 "addresses across channels, tails of D", _channels),
+        relation("later-tokens", "tokens replaced change nothing before them",
+                 "windows that reach ahead (C5)", _later,
+                 untestable=lambda problem: "it needs a batch" if problem.packed else None,
+                 lengths=None),
     )
 }
+# fmt: on
 """By name, those to the bit first."""

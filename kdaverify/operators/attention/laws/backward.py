@@ -96,35 +96,17 @@ def _law(
 
 
 BATCH: Final[dict[str, Any]] = {"q_lengths": None, "k_lengths": None}
+# fmt: off
 BACKWARD_LAWS: Final = (
-    _law(
-        "linear-backward",
-        "cotangents times 2^4 give gradients times 2^4, exactly",
-        "clamps, thresholds, stale buffers in the backward",
-        _linear,
-        logits="normal",
-        value="normal",
-    ),
-    _law(
-        "no-cotangents",
-        "cotangents of 0 give gradients of 0, exactly",
-        "0 times NaN in rows without keys (B7), stale accumulators",
-        _zeros,
-    ),
-    _law(
-        "sums-of-value-gradients",
-        "over all keys dv sums to the sum of do over the rows that see a key",
-        "padding rows in dv (B4), masks of the backward (M2, M3)",
-        _sums,
-        sinkless,
-        **BATCH,
-    ),
-    _law(
-        "sums-of-key-gradients",
-        "over all keys dk sums to c times the sum of dlse q",
-        "delta of a part of o (B3), cotangents of LSE dropped (B8)",
-        _balanced,
-        sinkless,
-        **BATCH,
-    ),
+    _law("linear-backward", "cotangents times 2^4 give gradients times 2^4, exactly",
+         "clamps, thresholds, stale buffers in the backward", _linear, logits="normal",
+         value="normal"),
+    _law("no-cotangents", "cotangents of 0 give gradients of 0, exactly",
+         "0 times NaN in rows without keys (B7), stale accumulators", _zeros),
+    _law("sums-of-value-gradients",
+         "over all keys dv sums to the sum of do over the rows that see a key",
+         "padding rows in dv (B4), masks of the backward (M2, M3)", _sums, sinkless, **BATCH),
+    _law("sums-of-key-gradients", "over all keys dk sums to c times the sum of dlse q",
+         "delta of a part of o (B3), cotangents of LSE dropped (B8)", _balanced, sinkless, **BATCH),
 )
+# fmt: on
