@@ -15,9 +15,9 @@ import sys
 
 import torch
 
+from benchmarks.substitutions import substitutions
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.checks.substitution import substitutions
 from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
 

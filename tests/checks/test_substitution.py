@@ -12,7 +12,7 @@ import flint
 import pytest
 import torch
 
-from kdaverify.adapters.solves import Solving
+from benchmarks.substitutions import substitutions
 from kdaverify.adapters.stages import StageArguments, chain, formats_of
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.formats import FORMATS
@@ -20,10 +20,10 @@ from kdaverify.budgets.solves import SOLVES, SUBSTITUTIONS
 from kdaverify.checks.closures import CLOSURES, closures
 from kdaverify.checks.forward import forward
 from kdaverify.checks.stages import first_wrong
-from kdaverify.checks.substitution import substitutions
 from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
 from oracles.stages import run_stages
+from tests.checks.solving import Solving
 
 # What is declared, and the format of the products; measured by benchmarks.forward_substitution:
 # every substitution uses at most 0.8x tolerance, Neumann series of 16-bit products on coherent
