@@ -47,10 +47,6 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _logistic_slope(x: Tensor) -> Tensor:
-    return torch.sigmoid(x) * torch.sigmoid(-x)
-
-
 IDENTITY: Final = Codec(_same, _same, torch.ones_like)
 GATES: Final[dict[str, Codec]] = {
     "log": IDENTITY,
@@ -60,6 +56,6 @@ GATES: Final[dict[str, Codec]] = {
 """Of g: log (natural), log2 (g / ln 2), decay (exp g; a hard reset is 0)."""
 BETAS: Final[dict[str, Codec]] = {
     "value": IDENTITY,
-    "logit": Codec(torch.logit, torch.sigmoid, _logistic_slope),
+    "logit": Codec(torch.logit, torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x)),
 }
 """Of beta: value, logit (0 and 1 are -inf and inf, where the slope is 0)."""

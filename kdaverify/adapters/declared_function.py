@@ -102,22 +102,10 @@ def function_in_words(
     return found
 
 
-def _formats(text: str) -> tuple[str, ...]:
-    return tuple(text.split("+"))
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split("+")))
-
-
-def _yes(text: str) -> bool:
-    return text == "yes"
-
-
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
-    "dtypes": _formats,
-    "widths": _widths,
-    "final_state": _yes,
+    "dtypes": lambda text: tuple(text.split("+")),
+    "widths": lambda text: tuple(map(int, text.split("+"))),
+    "final_state": lambda text: text == "yes",
 }
 """How the text of an option is read, where it is not taken as it is."""
 

@@ -30,14 +30,6 @@ class Framework:
     compiled: bool = False
 
 
-def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
-
-
-def _jax_missing() -> str | None:
-    return absent(("jax", "ml_dtypes"), "pip install jax")
-
-
 def _jax_environment() -> dict[str, str]:
     import jax
 
@@ -45,10 +37,10 @@ def _jax_environment() -> dict[str, str]:
 
 
 FRAMEWORKS: Final[Mapping[str, Framework]] = {
-    "torch": Framework(_unchanged, lambda: None, dict),
+    "torch": Framework(lambda function: function, lambda: None, dict),
     "jax": Framework(
         JaxFunction,
-        _jax_missing,
+        lambda: absent(("jax", "ml_dtypes"), "pip install jax"),
         _jax_environment,
         all_behind("torch tensors are copied to JAX arrays and back"),
         compiled=True,

@@ -110,10 +110,6 @@ def _mean_relative(error: Tensor, at: Probed) -> Tensor:
     return error.new_zeros(1)
 
 
-def _unrepresentable(at: Probed) -> Tensor:
-    return (at.io.round(at.exact) != at.exact).double()
-
-
 BOTH, STATE = OUTPUTS, tuple(filter(SIGNATURE.is_state, OUTPUTS))
 
 RULERS: Final[Mapping[Measure, Ruler]] = {
@@ -122,7 +118,7 @@ RULERS: Final[Mapping[Measure, Ruler]] = {
         " every conforming kernel stores it",
         BOTH,
         lambda error, at: error.abs() / at.spacing,
-        _unrepresentable,
+        lambda at: (at.io.round(at.exact) != at.exact).double(),
     ),
     "memory": Ruler(
         "error of every row of S_T relative to that row",

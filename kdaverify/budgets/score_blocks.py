@@ -94,10 +94,6 @@ def _shifted_first(G: Tensor) -> Tensor:
     return G[..., :1, :] - SHIFT
 
 
-def _first(G: Tensor) -> Tensor:
-    return G[..., :1, :]
-
-
 def _factors_at(anchor: Anchor) -> Within:
     """The factors of D of math.md 3.2 for a block of rows against itself, if none overflows."""
 
@@ -117,7 +113,7 @@ ANCHORED = {
     "middle": Blocks(_anchored_at(_middle), _factors_at(_middle), "matrix units"),
 }
 VECTOR = Blocks(vector_diagonal_scores)
-AT_FIRST = _anchored_at(_first)
+AT_FIRST = _anchored_at(lambda G: G[..., :1, :])
 """The scores relative to the first row as it is: a factor of up to exp 75, where gates are -5."""
 
 

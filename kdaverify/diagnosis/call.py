@@ -105,10 +105,6 @@ def _called(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Ten
     return execute(adapter, inputs, call.judged.exposes(call.problem)).outputs
 
 
-def _resumed(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
-    return resumed(adapter, inputs, **call.question.detail)
-
-
 def _arranged(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
     return arranged(adapter, inputs, call.judged.exposes(call.problem), **call.question.detail)
 
@@ -127,7 +123,7 @@ def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[
 
 
 _WAYS: Final[Mapping[str, Way]] = {
-    "resume": _resumed,
+    "resume": lambda call, adapter, inputs: resumed(adapter, inputs, **call.question.detail),
     "packing": _arranged,
     "options": _under_option,
     "causality": _before_the_cut,

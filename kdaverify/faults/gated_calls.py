@@ -33,10 +33,6 @@ def _padded(x: Inputs) -> bool:
     return packed(x) and past_the_end(x) < x.T
 
 
-def _alone(x: Inputs) -> bool:
-    return _padded(x) and x.N == 1
-
-
 def _continued(x: Inputs) -> bool:
     return _padded(x) and x.initial_state is not None
 
@@ -106,14 +102,6 @@ def _gate_of_the_first_head(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, g=x.g[:, :, :1].expand_as(x.g)))
 
 
-def _gate_doubled(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    return kernel(replace(x, g=2 * x.g))
-
-
-def _without_scale(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    return kernel(replace(x, scale=1.0))
-
-
 def _transposed_between(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     square = x.K == x.V and x.initial_state is not None
     return kernel(replace(x, initial_state=x.state.transpose(-1, -2)) if square else x)
@@ -164,12 +152,12 @@ FAULTS: Final = (
           "A", "no gate, decode", _OUTPUTS, stepped(_nothing_written), "decode",
           ("fp32", "bf16", "fp16"), operator="delta"),
     _gdn("GDN-D36", "the scale of the queries is missing", "NeuraLegion/shainet#176", "A", "any",
-         ("o",), called(_without_scale), "entry"),
+         ("o",), called(lambda kernel, x: kernel(replace(x, scale=1.0))), "entry"),
     _gdn("GDN-D38", "the gate of the first head is taken for all", "golang-design/accel#27", "A",
          "two value heads", _OUTPUTS, called(_gate_of_the_first_head), "entry"),
     _gdn("GDN-L1", "the mask of padding is skipped for one sequence",
          "huggingface/transformers#46773", "B", "one sequence, padding", ("final_state",),
-         called(_through_the_pads, when=_alone), "packing"),
+         called(_through_the_pads, when=lambda x: _padded(x) and x.N == 1), "packing"),
     _gdn("GDN-L2", "the mask of padding is skipped where a state is continued",
          "huggingface/transformers#47087", "B", "an initial state, padding", ("final_state",),
          called(_through_the_pads, when=_continued), "packing"),
@@ -183,7 +171,7 @@ FAULTS: Final = (
          "vllm-project/vllm#55504", "B", "a pack of sequences of several lengths", ("final_state",),
          called(_counts_of_another_row, when=packed), "packing"),
     _gdn("GDN-L8", "the gate is doubled", "ggml-org/llama.cpp#17592 (comments)", "A", "any gate",
-         _OUTPUTS, called(_gate_doubled), "entry"),
+         _OUTPUTS, called(lambda kernel, x: kernel(replace(x, g=2 * x.g))), "entry"),
     _gdn("GDN-L9", "the state is that of a shorter prefix",
          "sgl-project/sglang#39830; vllm-project/vllm#53912", "E",
          "more than 64 tokens, no multiple of it", ("final_state",),

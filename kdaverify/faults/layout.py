@@ -21,14 +21,6 @@ _ALIGNMENT = 32
 _RANKS = 2
 
 
-def _state_as_if_dense(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    return kernel(each(x, ("initial_state",), as_if_contiguous))
-
-
-def _tokens_as_if_dense(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    return kernel(each(x, ("q", "k", "v"), as_if_contiguous))
-
-
 def _do_as_if_dense(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[Tensor]:
     do = None if given.do is None else as_if_contiguous(given.do)
     return derive(x, Cotangents(do, given.d_final_state))
@@ -60,10 +52,10 @@ def _heads_of_other_ranks(kernel: PatchedPipeline, x: Inputs) -> Outputs:
 FAULTS: Final = (
     _layout("S15", "strides of the state are ignored", "flashserve/fla-npu@833fb6d7, #317, #362",
             "E", "an initial state that is not contiguous", ("o", "final_state"),
-            called(_state_as_if_dense)),
+            called(lambda kernel, x: kernel(each(x, ("initial_state",), as_if_contiguous)))),
     _layout("S29", "strides of q, k and v are ignored",
             "flashinfer-ai/flashinfer#3693 (regression #3649)", "B", "q, k or v not contiguous",
-            ("o",), called(_tokens_as_if_dense)),
+            ("o",), called(lambda kernel, x: kernel(each(x, ("q", "k", "v"), as_if_contiguous)))),
     _layout("P7", "strides of the incoming gradient are ignored", "fla-org/fla#1139, #871, #627",
             "B", "do not contiguous", ("dq", "dk", "dv", "d_initial_state"),
             derived(_do_as_if_dense)),

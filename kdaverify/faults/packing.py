@@ -34,10 +34,6 @@ def _empty(x: Inputs) -> Tensor:
     ]
 
 
-def _some_empty(x: Inputs) -> bool:
-    return packed(x) and not all(x.lengths)
-
-
 def _every_chunk_a_sequence(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     pieces = [
         min(_CHUNK, length - first) for length in x.lengths for first in range(0, length, _CHUNK)
@@ -146,7 +142,7 @@ FAULTS: Final = (
     _packing("V3", "one of two tables leaves empty sequences out",
              "ByteDance-Seed/VeOmni#1076 (review)", "B",
              "an empty sequence before others, an initial state", ("o", "final_state"),
-             called(_empties_not_counted, when=_some_empty)),
+             called(_empties_not_counted, when=lambda x: packed(x) and not all(x.lengths))),
     _packing("V4", "the final state of an empty sequence is never written",
              "flashinfer-ai/flashinfer#3536", "F", "an empty sequence, an initial state",
              ("final_state",), lambda _: _final_state_left(0.0)),

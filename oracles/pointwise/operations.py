@@ -42,14 +42,6 @@ class Operation:
     vjp: Callable[[Named, Tensor, float], dict[str, Tensor]]
 
 
-def _softplus(x: Named, _: float) -> Tensor:
-    return softplus_gate(x["z"], x["A_log"], x.get("dt_bias"))
-
-
-def _softplus_vjp(x: Named, dg: Tensor, _: float) -> dict[str, Tensor]:
-    return vars(softplus_gate_vjp(x["z"], x["A_log"], x.get("dt_bias"), dg))
-
-
 def _bounded(x: Named, lower_bound: float) -> Tensor:
     return lower_bound_gate(x["z"], x["A_log"], x.get("dt_bias"), lower_bound=lower_bound)
 
@@ -58,22 +50,6 @@ def _bounded_vjp(x: Named, dg: Tensor, lower_bound: float) -> dict[str, Tensor]:
     return vars(
         lower_bound_gate_vjp(x["z"], x["A_log"], x.get("dt_bias"), dg, lower_bound=lower_bound)
     )
-
-
-def _beta(x: Named, factor: float) -> Tensor:
-    return factor * beta_gate(x["logits"])
-
-
-def _beta_vjp(x: Named, dbeta: Tensor, factor: float) -> dict[str, Tensor]:
-    return {"dlogits": factor * beta_gate_vjp(x["logits"], dbeta)}
-
-
-def _l2norm(x: Named, eps: float) -> Tensor:
-    return l2norm(x["x"], eps=eps)
-
-
-def _l2norm_vjp(x: Named, dy: Tensor, eps: float) -> dict[str, Tensor]:
-    return {"dx": l2norm_vjp(x["x"], dy, eps=eps)}
 
 
 _GATE_TAKES: Final = ("z", "A_log", "dt_bias")
@@ -85,8 +61,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         _GATE_TAKES,
         "g",
         _GATE_GRADIENTS,
-        _softplus,
-        _softplus_vjp,
+        lambda x, _: softplus_gate(x["z"], x["A_log"], x.get("dt_bias")),
+        lambda x, dg, _: vars(softplus_gate_vjp(x["z"], x["A_log"], x.get("dt_bias"), dg)),
     ),
     "gate_bounded": Operation(
         "the gate g = lower_bound sigmoid(exp(A_log) (z + dt_bias)) [B, T, HV, K]",
@@ -101,16 +77,16 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         ("logits",),
         "beta",
         {"dlogits": "logits"},
-        _beta,
-        _beta_vjp,
+        lambda x, factor: factor * beta_gate(x["logits"]),
+        lambda x, dbeta, factor: {"dlogits": factor * beta_gate_vjp(x["logits"], dbeta)},
     ),
     "l2norm": Operation(
         "y = x / sqrt(sum x^2 + eps) of rows of q and k [B, T, H, K]",
         ("x",),
         "y",
         {"dx": "x"},
-        _l2norm,
-        _l2norm_vjp,
+        lambda x, eps: l2norm(x["x"], eps=eps),
+        lambda x, dy, eps: {"dx": l2norm_vjp(x["x"], dy, eps=eps)},
     ),
 }
 """Their settings: gate_bounded takes its lower bound, beta_sigmoid its factor (1 or 2), l2norm its

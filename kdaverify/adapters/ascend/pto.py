@@ -204,7 +204,8 @@ def _verdict(library: SharedObject, device: str, blocks: int) -> str:
         selftest.Reading(""),
         *selftest.gates(NATURAL, (LOG2, CUMULATED_LOG2, CUMULATED_NATURAL), declarable=(LOG2,)),
         selftest.Reading(
-            "a scale of K^-1/2 applied inside (declared: q comes multiplied)", _scaled_inside
+            "a scale of K^-1/2 applied inside (declared: q comes multiplied)",
+            lambda x: replace(x, scale=x.factor * x.K**-0.5),
         ),
         *selftest.values(),
         selftest.logits(),
@@ -212,10 +213,6 @@ def _verdict(library: SharedObject, device: str, blocks: int) -> str:
         selftest.Reading("o written head by head", o=selftest.head_major),
     ]
     return selftest.verdict(f"{ENTRY} of {library.place}", readings, tested, outputs["o"], None)
-
-
-def _scaled_inside(x: Inputs) -> Inputs:
-    return replace(x, scale=x.factor * x.K**-0.5)
 
 
 def _parsed(name: str, value: str) -> Any:

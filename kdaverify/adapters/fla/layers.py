@@ -61,10 +61,6 @@ def _layer_of(make: Callable[[], nn.Module]) -> Callable[..., Any]:
     return fla_layer
 
 
-def _absent() -> str | None:
-    return absent(("fla.layers", "transformers"), INSTALL) or missing("cuda", INSTALL)
-
-
 def _adapter(name: str, make: Callable[[], nn.Module]) -> FunctionAdapter:
     """Isolated, as its kernels can take their process with them."""
     native = torch.cuda.is_available()
@@ -76,7 +72,7 @@ def _adapter(name: str, make: Callable[[], nn.Module]) -> FunctionAdapter:
         isolate=True,
         proof=last_run,
         environment=lambda: {**versions("fla-core", "triton"), "mode": mode()},
-        missing=_absent,
+        missing=lambda: absent(("fla.layers", "transformers"), INSTALL) or missing("cuda", INSTALL),
     )
 
 

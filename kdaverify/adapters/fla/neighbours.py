@@ -98,10 +98,6 @@ def mode() -> str:
     return "native" if native("cuda") else "interpreted"
 
 
-def _environment() -> dict[str, str]:
-    return {**versions("fla-core", "triton"), "mode": mode()}
-
-
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
     """Isolated, as its kernels can take their process with them."""
     shared: dict[str, Any] = {
@@ -110,7 +106,7 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
         "device": "cuda" if torch.cuda.is_available() else "cpu",
         "isolate": True,
         "proof": last_run,
-        "environment": _environment,
+        "environment": lambda: {**versions("fla-core", "triton"), "mode": mode()},
         "missing": lambda: missing("cuda", "pip install 'kdaverify[fla]'"),
     }
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])

@@ -88,17 +88,13 @@ def _joined(case: CallRuleCase, name: str, used: Tensor, unused: Tensor) -> Tens
     return torch.cat((used.narrow(axis, 0, count), behind), axis)
 
 
-def _falling(count: int) -> Tensor:
-    return torch.arange(count - 1, -1, -1, dtype=torch.int32)
-
-
 def _scattered(count: int) -> Tensor:
     """Neighbours in turns smaller and larger: 261, 5, 773, 517, ..."""
     return FIRST + STRIDE * (torch.arange(count, dtype=torch.int32) ^ 1)
 
 
 NUMBERINGS: Final[dict[str, Callable[[int], Tensor]]] = {
-    "under falling segment ids": _falling,
+    "under falling segment ids": lambda count: torch.arange(count - 1, -1, -1, dtype=torch.int32),
     "under scattered segment ids that agree in their last byte": _scattered,
 }
 

@@ -210,17 +210,13 @@ def _heads_kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcom
     return _unmoved(adapter, problem, resampled(problem, heads=kept), alike)
 
 
-def _has_other_heads(problem: Problem) -> str | None:
-    return None if problem.HV > 1 else "one value head has no other beside it"
-
-
 OTHER_HEADS: Final = Law(
     name="other-heads",
     statement="every second head resampled: o and S_T of the others keep their bits",
     section="7, law 5",
     exists_for="indices of heads: rows, states, gates or accumulators of a neighbouring head (H23)",
     check=other_heads,
-    untestable=_has_other_heads,
+    untestable=lambda problem: None if problem.HV > 1 else "one value head has no other beside it",
     draws=LIVELY,
 )
 
@@ -241,17 +237,13 @@ def _entries_kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outc
     return _unmoved(adapter, problem, other, alike)
 
 
-def _has_other_entries(problem: Problem) -> str | None:
-    return None if problem.B > 1 else "one batch entry has no other beside it"
-
-
 OTHER_ENTRIES: Final = Law(
     name="other-entries",
     statement="every second batch entry resampled: o and S_T of the others keep their bits",
     section="7, law 5",
     exists_for="indices of batch entries: states, offsets or caches of another entry (X4)",
     check=other_entries,
-    untestable=_has_other_entries,
+    untestable=lambda problem: None if problem.B > 1 else "one batch entry has no other beside it",
     draws={**LIVELY, "packed": False},
 )
 

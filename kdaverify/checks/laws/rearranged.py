@@ -37,12 +37,6 @@ def permuted_channels(adapter: Adapter, problem: Problem) -> list[Outcome]:
     )
 
 
-def _tested_permuted(problem: Problem) -> str | None:
-    return (
-        None if max(problem.K, problem.V) > 1 else "one channel and one column have no other order"
-    )
-
-
 PERMUTED_CHANNELS: Final = Law(
     name="permuted-channels",
     statement="key channels and value columns in another order: the same o and S_T, in that order",
@@ -52,7 +46,9 @@ PERMUTED_CHANNELS: Final = Law(
         " tail of the width (GA17)"
     ),
     check=permuted_channels,
-    untestable=_tested_permuted,
+    untestable=lambda problem: (
+        None if max(problem.K, problem.V) > 1 else "one channel and one column have no other order"
+    ),
     judged=True,
 )
 
@@ -250,10 +246,6 @@ def _at_the_end(own: Inputs, total: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(flat[0]) if row is None else flat[row] for row in rows])
 
 
-def _tested_shifted(problem: Problem) -> str | None:
-    return of_shared_gates(problem) or ends_excluded(problem, gate=True)
-
-
 SHIFTED_GATES: Final = Law(
     name="shifted-gates",
     statement=(
@@ -265,7 +257,7 @@ SHIFTED_GATES: Final = Law(
         "calls without decay that take a path of their own: updates skipped or made twice (D33)"
     ),
     check=shifted_gates,
-    untestable=_tested_shifted,
+    untestable=lambda problem: of_shared_gates(problem) or ends_excluded(problem, gate=True),
     draws={**LIVELY, "value": ("normal", "powers-of-two")},
     judged=True,
 )

@@ -9,9 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Output
 from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput
-from oracles.inputs import Inputs
 
 LARGEST: Final = 65504.0
 """The largest finite number of fp16."""
@@ -31,10 +29,6 @@ def _written(name: str, change: Callable[[Tensor], Tensor]) -> ShapeOutput:
     return lambda _, found: replace(found, **{name: change(getattr(found, name))})
 
 
-def _values_saturated(x: Inputs, _: Output) -> Output:
-    return RIGHT.forward(replace(x, v=_saturated(x.v)))
-
-
 def _everywhere(output: ShapeOutput) -> ShapeFault:
     return ShapeFault("smoke", lambda x: not x.backward, output=output)
 
@@ -43,6 +37,6 @@ FAULTS: Final = {
     "o stops at 65504": _everywhere(_written("o", _saturated)),
     "o is infinite past 65504": _everywhere(_written("o", _infinite)),
     "the final state stops at 65504": _everywhere(_written("final_state", _saturated)),
-    "v stops at 65504": _everywhere(_values_saturated),
+    "v stops at 65504": _everywhere(lambda x, _: RIGHT.forward(replace(x, v=_saturated(x.v)))),
 }
 """By trigger."""

@@ -101,12 +101,8 @@ ROWS: Final[dict[str, Values]] = {"normal": _normal, "mixed": _rows, "tiny": _ti
 """Distributions of x."""
 
 
-def _usual(stream: Stream, shape: Shape) -> Array:
-    return log(1 + 15 * stream.uniform(*shape))
-
-
 RATES: Final[dict[str, Parameters]] = {
-    "usual": _usual,
+    "usual": lambda stream, shape: log(1 + 15 * stream.uniform(*shape)),
     "wide": lambda stream, shape: 16 * stream.uniform(*shape) - 8,
     "extreme": lambda stream, shape: 200 * stream.uniform(*shape) - 100,
 }

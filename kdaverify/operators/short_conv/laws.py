@@ -27,10 +27,6 @@ def _stateful(problem: Any) -> str | None:
     return None if problem.stateful and not problem.packed else "it needs a state, and no pack"
 
 
-def _packed(problem: Any) -> str | None:
-    return None if problem.packed else "it needs a pack"
-
-
 def _impulse(adapter: Adapter, problem: Any) -> list[Outcome]:
     """One token of ones: y is the weight, read backwards, and 0 everywhere else."""
     call, at = problem.inputs(), problem.T // 3
@@ -222,7 +218,7 @@ LAWS: Final = {
                  untestable=_stateful, state="random", lengths=None),
         relation("singles", "sequences of a pack give what each gives alone",
                  "offsets, stale history of a neighbour (C4, C15, C23)", _singles,
-                 untestable=_packed),
+                 untestable=lambda problem: None if problem.packed else "it needs a pack"),
         relation("absent-state", "no state is a state of zeros",
                  "slots that are read whatever has_initial_state says (C15)", _absent,
                  untestable=lambda problem: None if problem.stateful else "it takes no state",

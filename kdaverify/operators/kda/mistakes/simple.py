@@ -85,10 +85,6 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.transpose(1, 2).reshape(x.shape)
 
 
-def _next_head(x: Tensor) -> Tensor:
-    return x.roll(1, dims=2)
-
-
 def _keys_by_turns(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     spread = {name: getattr(x, name).repeat(1, 1, x.HV // x.H, 1) for name in ("q", "k")}
     return kernel(replace(x, **spread))
@@ -175,10 +171,6 @@ def _before_the_write(c: Chunk) -> None:
 
 def _negated(x: Tensor) -> Tensor:
     return -x
-
-
-def _one_gate(x: Tensor) -> Tensor:
-    return x[..., :1].expand_as(x)
 
 
 def _backwards(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[Tensor]:
@@ -276,7 +268,7 @@ SIGNATURES: Final = (
     _signature("gates off by the scale", "g is scaled, as q is", called(_gates_scaled)),
     _signature("gates ignored", "nothing decays", called(_given(torch.zeros_like, "g"))),
     _signature("one gate a head", "all channels decay as the first one",
-               called(_given(_one_gate, "g"))),
+               called(_given(lambda x: x[..., :1].expand_as(x), "g"))),
     _signature("gates of the token before", "decays are one token late",
                called(_given(_later, "g"))),
     _signature("gates of the next token", "decays are one token early",
@@ -288,7 +280,7 @@ SIGNATURES: Final = (
     _signature("one token early", "o_t is that of token t + 1", called(_returned(o=_earlier))),
     _signature("values of the token before", "v is one token late", called(_given(_later, "v"))),
     _signature("wrong head", "o of every head is that of the head before",
-               called(_returned(o=_next_head))),
+               called(_returned(o=lambda x: x.roll(1, dims=2)))),
     _signature("heads reversed", "o of the first head is that of the last",
                called(_returned(o=lambda o: o.flip(2)))),
     _signature("key heads by turns", "value head j reads key head j mod H",
