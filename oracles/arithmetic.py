@@ -45,7 +45,7 @@ class Drawing(ABC):
 
     @abstractmethod
     def of_first(self, live: int, number: int) -> Callable[..., Tensor]:
-        """The same operation on what the first `live` hold; others' samples are drawn unused."""
+        """The same operation on what the first `live` hold; others' samples are taken unused."""
 
 
 class Samples(ABC):

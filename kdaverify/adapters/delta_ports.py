@@ -1,4 +1,4 @@
-"""Gated delta rules of packages with one function each, natively on a CPU."""
+"""Gated delta rules that are one function: mlx, executorch, bitsandbytes (CPU), opengdn."""
 
 from __future__ import annotations
 
