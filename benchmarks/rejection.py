@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -34,7 +35,7 @@ from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.common_factor import common_factors
 from kdaverify.diagnosis.failing_rules import failing_rules
 from kdaverify.faults.catalogue import FAULTS
-from kdaverify.report.reported_kinds import contrasts_of, reported_kinds
+from kdaverify.report.reported_kinds import contrasts_of, random_failures, reported_kinds
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.faults.triggers import TRIGGERS
@@ -48,6 +49,10 @@ RIGHT: Final = "right"
 RIGHTS: Final = (RIGHT, f"{RIGHT} again", f"{RIGHT} once more")
 HIDDEN: Final = ("activation", "variant")
 """Ways to show a fault that a plain function does not offer."""
+DECIDED: Final = (0, 1)
+LAST: Final = 200
+"""Lines that are kept of a run without a decision: one of 20 ended in an error of the harness, and
+nobody could see which."""
 NAMED: Final = 2
 """Reported kinds of failure that are looked at for the cause."""
 LIVE: Final = re.compile(r"^ *\d+ s  port: ")
@@ -66,7 +71,8 @@ AXES: Final[dict[str, tuple[str, str]]] = {
     "batch": (r"two sequences and", r"\bB\b"),
     "memory": (r"address|contiguous|stride", r"address|wider tensor|head-major|stride"),
     "direction": (r"backward|loss", r"outputs (=|other than) gradients"),
-    "repeats": (r"repeated|rare", r"differ between runs"),
+    "repeats": (r"repeated|rare", r"differ between runs|repeat"),
+    "decode": (r"decode", r"\bdecode|\bstep\b|^resume"),
     "everywhere": (r"^any\b", r"^everywhere"),
 }
 """By axis: the words of a declared trigger, and those of a line on common factors."""
@@ -135,10 +141,12 @@ def judged(names: tuple[str, ...]) -> Row:
             str(record),
         ]
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        first, code = _watched(command, folder, started)
+        first, code, last = _watched(command, folder, started)
         seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         row: Row = {"code": code, "wall": seconds, "cpu": cpu, "load": os.getloadavg()[0]}
+        if code not in DECIDED:
+            row["output"] = last
         return row | (first or {"first": seconds, "first_cpu": cpu}) | _reported(record, names)
 
 
@@ -160,8 +168,8 @@ def _places(count: int) -> multiprocessing.Queue[tuple[int, ...]]:
     return places
 
 
-def _watched(command: list[str], folder: str, started: float) -> tuple[Row | None, int]:
-    """When the first failure was printed, and the exit code."""
+def _watched(command: list[str], folder: str, started: float) -> tuple[Row | None, int, list[str]]:
+    """When the first failure was printed, the exit code, and the last lines."""
     environment = {
         **os.environ,
         # Ports that others had warmed the cache for took half as long as the first ones.
@@ -178,10 +186,12 @@ def _watched(command: list[str], folder: str, started: float) -> tuple[Row | Non
         text=True,
     ) as process:
         assert process.stdout is not None
+        last = deque[str](maxlen=LAST)
         for line in process.stdout:
+            last.append(line)
             if first is None and LIVE.match(line):
                 first = {"first": time.monotonic() - started, "first_cpu": _path(process.pid)}
-        return first, process.wait()
+        return first, process.wait(), [*last]
 
 
 def _path(process: int) -> float:
@@ -227,7 +237,13 @@ def _lines(verdicts: Sequence[Verdict], failures: Sequence[Verdict]) -> list[str
         return []
     stopped = [row.message for row in failures if row.property == "conventions"]
     factors = [found.said for found in common_factors(verdicts)]
-    return factors + failing_rules(verdicts) + contrasts_of(failures) + stopped
+    return [
+        *random_failures(failures),
+        *factors,
+        *failing_rules(verdicts),
+        *contrasts_of(failures),
+        *stopped,
+    ]
 
 
 def declared(name: str) -> list[str]:

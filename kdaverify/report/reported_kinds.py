@@ -151,6 +151,20 @@ def contrasts_of(failures: Sequence[Verdict]) -> list[str]:
     return [*dict.fromkeys(row.contrast for row in failures if row.contrast)]
 
 
+def random_failures(failures: Sequence[Verdict]) -> list[str]:
+    """One sentence where results of equal calls differ, and nothing was found that this depends on:
+    of a state that is stored too early no line above the failures said that it is a race.
+    """
+    kinds = [kind for kind in reported_kinds(failures) if kind.shown.diagnosis.startswith(DIFFERS)]
+    if not kinds or any(said.startswith(DIFFERS) for said in contrasts_of(failures)):
+        return []
+    return [f"{DIFFERS}: in {', '.join(dict.fromkeys(map(_call_and_output, kinds)))}"]
+
+
+def _call_and_output(kind: ReportedKind) -> str:
+    return f"{called(kind.rows[0])} {kind.rows[0].output}"
+
+
 def left_open(failures: Sequence[Verdict]) -> str:
     """One sentence on the borderline failures that were not run again; "" where there are none."""
     suites = Counter(row.property for row in failures if row.left_open())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kdaverify.report.published import tallies
-from kdaverify.report.reported_kinds import contrasts_of, several_bugs
+from kdaverify.report.reported_kinds import contrasts_of, random_failures, several_bugs
 from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.seal import Account
@@ -51,7 +51,7 @@ def summary(
                 "vacuous": decision.vacuous,
                 "acquitted": decision.passed_on_retest,
                 "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
-                "bugs": several_bugs(decision.failures),
+                "bugs": [*several_bugs(decision.failures), *random_failures(decision.failures)],
                 "common_factors": common_factors_of(decision),
                 "rules": _rules_of(decision),
                 "contrasts": contrasts_of(decision.failures),

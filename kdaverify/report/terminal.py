@@ -23,6 +23,7 @@ from kdaverify.report.reported_kinds import (
     contrasts_of,
     left_open,
     order_of_evidence,
+    random_failures,
     reported_kinds,
     same,
     several_bugs,
@@ -119,7 +120,13 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
     )
     factors = in_words(common_factors(decision.verdicts))
     rules = failing_rules(decision.verdicts)
-    for said in (*several_bugs(decision.failures), *factors, *rules, *contrasts):
+    for said in (
+        *several_bugs(decision.failures),
+        *random_failures(decision.failures),
+        *factors,
+        *rules,
+        *contrasts,
+    ):
         console.print(reported(said, "bold"))
 
 

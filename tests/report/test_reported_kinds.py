@@ -8,9 +8,11 @@ import sys
 from kdaverify.checks.near_miss import SETTLED
 from kdaverify.checks.recheck import undecided
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.report.reported_kinds import (
     by_bug,
     left_open,
+    random_failures,
     reported_kinds,
     same,
     several_bugs,
@@ -163,3 +165,16 @@ def test_the_command_line_starts_without_torch() -> None:
     """It costs the first of three processes three seconds."""
     found = "import sys, kdaverify.cli.app, kdaverify.plugin; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", found], check=False).returncode == 0
+
+
+def test_results_that_differ_between_runs_are_said_once_above_all_failures() -> None:
+    race = f"{DIFFERS}: 8 of 24 calls differ from the most frequent result"
+    rows = [
+        wrong(case="a", property="panel", diagnosis=race),
+        wrong(case="b", property="resume", diagnosis=race),
+        wrong(case="c", property="packing", output="final_state"),
+    ]
+    assert random_failures(rows) == [f"{DIFFERS}: in forward o, resume o"]
+    assert random_failures(rows[2:]) == []
+    depends = wrong(case="d", contrast=f"{DIFFERS} (o): differ at T = 1, agree at T = 64")
+    assert random_failures([*rows, depends]) == []

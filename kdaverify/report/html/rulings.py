@@ -18,7 +18,7 @@ from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import RULINGS, STATUSES, counted, headline
-from kdaverify.report.reported_kinds import contrasts_of, several_bugs
+from kdaverify.report.reported_kinds import contrasts_of, random_failures, several_bugs
 from kdaverify.verdicts.cannot_run import CANNOT_RUN
 from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Ruling
 from kdaverify.verdicts.seal import Account
@@ -319,6 +319,7 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
     others = ruled.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
     return (
         *several_bugs(failures),
+        *random_failures(failures),
         *in_words(found),
         *failing_rules(rows.verdicts(others.to_list()).values()),
         *(f"changing one thing at a time: {said}" for said in contrasts_of(failures)),
