@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,19 +114,34 @@ _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 
 
 def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> list[Outcome]:
+    return edited(case, other(case), nullcontext)
+
+
+def edited(
+    case: CallRuleCase, wanted: TensorCall, mode: Callable[[], AbstractContextManager[Any]], /
+) -> list[Outcome]:
+    """The outputs of a call whose tensors held other values in the call before.
+
+    Args:
+        wanted: the call whose values they get.
+        mode: in which all calls are made, such as `torch.no_grad`.
+    """
     case.reaches("objects")
-    wanted = other(case)
-    plain = case.run(wanted)
+    # Allocated before any call: a kernel that keeps what it converted by address would have an
+    # entry with the wanted values, were this the memory of a copy that was freed.
     given = case.inputs.copied()
-    case.run(copied=lambda _: given)
-    for name, tensor in given.tensors().items():
-        # Through the storage, as another library writes: no version of the tensor counts it.
-        bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
-    # another object of the same tensors: this one keeps what it derived from the former offsets
-    found = case.run(wanted, copied=lambda _: replace(given))
+    with mode():
+        plain = case.run(wanted)
+        case.run(copied=lambda _: given)
+        for name, tensor in given.tensors().items():
+            # Through the storage, as another library writes: no version of the tensor counts it.
+            bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
+        # another object of the same tensors: this one keeps what it derived from the former offsets
+        found = case.run(wanted, copied=lambda _: replace(given))
     return same_or_right(
-        plain,
-        found,
+        # copies made outside: those of inference mode cannot be judged
+        {name: tensor.clone() for name, tensor in plain.items()},
+        {name: tensor.clone() for name, tensor in found.items()},
         lambda x: case.judged(x, wanted),
         "where the tensors of an earlier call hold other values",
     )
@@ -137,7 +154,7 @@ def _other_offsets(case: CallRuleCase) -> TensorCall:
     return replace(case.problem.inputs(), **offsets).copied()
 
 
-def _other_values(case: CallRuleCase) -> TensorCall:
+def other_values(case: CallRuleCase) -> TensorCall:
     return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
 
 
@@ -156,6 +173,6 @@ RULES = (
              channel="objects", costly=True),
     CallRule("edited-values", "all tensors overwritten in place are a new call",
              "results, or converted inputs, kept for tensors that have changed since",
-             partial(_edited, other=_other_values), channel="objects", costly=True),
+             partial(_edited, other=other_values), channel="objects", costly=True),
 )
 # fmt: on

@@ -14,6 +14,7 @@ import torch
 from kdaverify.checks.calls.autograd import in_inference_mode
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors
+from kdaverify.checks.calls.lifetimes import edited, other_values
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
@@ -37,6 +38,15 @@ def _one_token(case: CallRuleCase) -> list[Outcome]:
     ]
 
 
+def _edited(case: CallRuleCase) -> list[Outcome]:
+    """In a mode after the other: a kernel may keep what it derived in either alone."""
+    return [
+        outcome
+        for mode in (torch.no_grad, torch.inference_mode)
+        for outcome in edited(case, other_values(case), mode)
+    ]
+
+
 _rule = partial(CallRule, spare=False, costly=True, inside=True)
 RULES: Final = (
     _rule(
@@ -55,5 +65,13 @@ RULES: Final = (
         size="one",
         packed=False,
         sequences=True,
+    ),
+    _rule(
+        "edited-values-no-grad",
+        "all tensors overwritten in place are a new call under no_grad and in inference mode, too",
+        "weights converted for a server, and kept by their address",
+        _edited,
+        size="tiny",
+        channel="objects",
     ),
 )

@@ -37,6 +37,7 @@ from kdaverify.faults.planted.broken_calls import (
     from_the_start,
     grid,
     int32_offsets,
+    kept_for_a_server,
     last_entry_by_number,
     masks_by_products,
     one_buffer,
@@ -177,6 +178,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "unknown-keyword": lambda: swallows,
     "no-grad": lambda: port(other_without_gradients),
     "no-grad-one-token": lambda: port(one_token_in_place),
+    "edited-values-no-grad": lambda: port(kept_for_a_server),
     "tuned": Tuned,
 }
 """By the rule that each breaks."""
