@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Hashable, Sequence
-from types import TracebackType
-from typing import Self
 
 from kdaverify.campaign.task import Task, TaskResult
 
@@ -48,14 +46,3 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Ends every worker, whatever it does."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

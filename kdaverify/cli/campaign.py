@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -114,7 +114,7 @@ def campaign(
     console = Console()
     with _errors_of_a_campaign():
         run = _campaign_of(orders, cases, path)
-        with engine_of(orders, engine, workers, address) as many:
+        with closing(engine_of(orders, engine, workers, address)) as many:
             _run(run, many, console, diagnosis)
         found = _decided(run, path)
     ruling = heaviest(found)

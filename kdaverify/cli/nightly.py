@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,7 +112,7 @@ def nightly(
     with _errors_of_a_night():
         kept = History(history)
         run = _night_of(orders, kept, cases, path)
-        with engine_of(orders, engine, workers, address) as many:
+        with closing(engine_of(orders, engine, workers, address)) as many:
             _run(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
         run.seal(of_night)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from kdaverify.adapters.base import Adapter
 
@@ -29,9 +28,6 @@ class Beside:
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(second.environment)
 
-    def __enter__(self) -> Self:
-        return self
-
     def begin(self, function: Callable[[Adapter], X]) -> Future[X]:
         """Has `function` run on the kernel there.
 
@@ -47,11 +43,7 @@ class Beside:
             return begun.result(LATE)
         return otherwise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the process; what has not begun there does not run."""
         self._second.end()
         self._thread.shutdown(cancel_futures=True)

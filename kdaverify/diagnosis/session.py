@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -55,7 +55,7 @@ def explained(
         second: the same kernel in a process of its own, where experiments run while the rest goes
             on here; None: after it.
     """
-    with nullcontext() if second is None else Beside(second) as beside:
+    with nullcontext() if second is None else closing(Beside(second)) as beside:
         return _explained(verdicts, adapter, seconds, beside)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,10 @@ def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(
     # A worker goes where the user stands; this one takes the test with it.
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
-        with InlineEngine(orders) as engine:
+        with closing(InlineEngine(orders)) as engine:
             here.run(engine, lambda _: None)
     (tmp_path / "fatal").touch()
-    with RayEngine(orders, places=1) as engine:
+    with closing(RayEngine(orders, places=1)) as engine:
         there.run(engine, lambda _: None)
     assert not there.tally.trouble
     assert not (tmp_path / "fatal").exists() and not ray.is_initialized()

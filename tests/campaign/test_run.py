@@ -5,6 +5,7 @@ and however many workers wrote it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def orders(folder: Path) -> Orders:
 
 def ran(orders: Orders, record: Path, cases: int = CASES) -> CampaignRun:
     run = CampaignRun(orders, cases=cases, record=record)
-    with InlineEngine(orders) as engine:
+    with closing(InlineEngine(orders)) as engine:
         run.run(engine, lambda _: None)
     return run
 
@@ -84,7 +85,7 @@ def test_two_processes_one_of_which_is_killed_give_the_same_record(
 ) -> None:
     (folder / "fatal").touch()
     run = CampaignRun(orders, cases=CASES, record=tmp_path / "r.jsonl")
-    with LocalEngine(orders, places=2) as engine:
+    with closing(LocalEngine(orders, places=2)) as engine:
         run.run(engine, lambda _: None)
     assert not (folder / "fatal").exists()
     assert reported(tmp_path / "r.jsonl") == reported(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -54,13 +55,13 @@ def test_a_second_process_that_is_lost_costs_its_experiments_alone() -> None:
 
 def test_what_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "LATE", 0.05)
-    with Beside(Here()) as beside:
+    with closing(Beside(Here())) as beside:
         assert beside.result(beside.begin(partial(_slow, seconds=0.3)), "late") == "late"
 
 
 def test_it_is_another_process() -> None:
     second = Isolated(find("eager"), "eager", limits=Limits())
-    with Beside(second) as beside:
+    with closing(Beside(second)) as beside:
         there = beside.result(beside.begin(_process), 0)
     assert there not in (0, os.getpid())
 
