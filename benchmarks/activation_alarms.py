@@ -81,7 +81,7 @@ def main() -> None:
     for key, ratio in worst.items():
         print(f"{ratio:.3f} of bound: {key}")
     for name, (_, op, _) in FAULTS.items():
-        print(f"{seen[name]:4d} of {of_op[op]} problems show: {name}")  # pyright: ignore[reportArgumentType]
+        print(f"{seen[name]:4d} of {of_op[op]} problems show: {name}")
     print(*alarms, sep="\n")
     print(
         f"{len(tested)} problems, {len(tested) * len(CONFORMING)} conforming runs,"

@@ -177,7 +177,9 @@ class Calibration:
         """Every output of every regime that the implementation takes."""
         domain, sizes = self.adapter.domain, {"K": self.width, "V": self.width, "T": T}
         tested = [
-            Problem(**{**BASE, **regime, **sizes}, gates=domain.gates, dtype=self.dtype)  # pyright: ignore[reportArgumentType]
+            Problem.model_validate(
+                {**BASE, **regime, **sizes, "gates": domain.gates, "dtype": self.dtype}
+            )
             for regime in REGIMES
             if domain.has(regime["gate"])
         ]

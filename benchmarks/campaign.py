@@ -8,6 +8,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -58,7 +59,7 @@ def _seconds(start: Callable[[int], Engine], places: int, cases: int) -> float:
     """Wall time of the cases, once every worker has answered something."""
     with TemporaryDirectory() as kept:
         os.environ["KDAVERIFY_CACHE"] = kept
-        with start(places) as engine:
+        with closing(start(places)) as engine:
             for _ in dispatch(engine, iter([Fixed(IMPLEMENTATION, CONVENTIONS)] * places)):
                 pass
             started = time.perf_counter()

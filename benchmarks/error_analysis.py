@@ -85,7 +85,8 @@ def draw(which: str) -> list[str]:
 
 def _drawn(seed: int, but: list[str]) -> list[str]:
     # a sample
-    return Random(seed).sample([name for name in eligible() if name not in but], DRAWN)  # noqa: S311
+    names = [name for name in eligible() if name not in but]
+    return Random(seed).sample(names, DRAWN)  # noqa: S311
 
 
 def truth(fault: Fault, problem: Problem) -> tuple[str, ...]:

@@ -51,7 +51,19 @@ def generic() -> Iterator[Problem]:
     }
     for T in (128, 200, 256):
         for seed in range(4):
-            yield Problem(B=1, T=T, H=2, HV=2, K=64, V=64, dtype="bf16", seed=seed, **plain)  # pyright: ignore[reportArgumentType]
+            yield Problem.model_validate(
+                {
+                    "B": 1,
+                    "T": T,
+                    "H": 2,
+                    "HV": 2,
+                    "K": 64,
+                    "V": 64,
+                    "dtype": "bf16",
+                    "seed": seed,
+                    **plain,
+                }
+            )
 
 
 def failed(kernel: Kernel, x: Inputs, held: Reference) -> Failed:

@@ -52,7 +52,8 @@ def without_constants() -> None:
     small operator. A test of another provider, if one comes, has them searched once a further
     module is there.
     """
-    providers._sys_modules_len = len(sys.modules)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    loaded = len(sys.modules)
+    providers._sys_modules_len = loaded  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
 
 def generated(
@@ -116,4 +117,4 @@ def parameters_of(item: pytest.Item) -> dict[str, Any] | None:
 
 def worker_of(report: pytest.TestReport) -> Any:
     """The node of pytest-xdist that a report came from."""
-    return report.node  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    return report.node  # pyright: ignore[reportAttributeAccessIssue]

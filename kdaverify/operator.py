@@ -106,8 +106,8 @@ class CallOperator(Operator):
             AdapterError: no function of it can be called apart from the harness.
         """
         names = self.signature.names()
-        # a dataclass each
-        others = tuple(field.name for field in fields(self.call) if field.name not in names)  # pyright: ignore[reportArgumentType]
+        call: Any = self.call  # a dataclass each
+        others = tuple(field.name for field in fields(call) if field.name not in names)
         return names, others
 
     def wrapped(self, function: Function, options: Mapping[str, Any]) -> Adapter:

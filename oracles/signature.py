@@ -156,8 +156,8 @@ class TensorCall:
 
     def mapped(self, change: Callable[[Any], Any], *roles: Role) -> Self:
         """The same call with its tensors changed, all or those of some roles."""
-        # a dataclass each
-        return replace(self, **self.signature.changed(self, change, *roles))  # pyright: ignore[reportArgumentType]
+        call: Any = self  # a dataclass each
+        return replace(call, **self.signature.changed(self, change, *roles))
 
     def tensors(self) -> dict[str, Any]:
         """What is given, by name."""

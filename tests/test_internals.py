@@ -17,7 +17,8 @@ from kdaverify import internals
 
 ROOT = Path(__file__).parents[1]
 PRIVATE = re.compile(
-    r"hypothesis\.(internal|control)\b|_hypothesis_internal|\.inner_test|choices_to_bytes|\bcallspec\b|\.pytestmark|\breport\.node\b|\b_pytest\b"
+    r"hypothesis\.(internal|control)\b|_hypothesis_internal|\.inner_test"
+    r"|choices_to_bytes|\bcallspec\b|\.pytestmark|\breport\.node\b|\b_pytest\b"
 )
 
 

@@ -40,7 +40,7 @@ def with_vjp(forward: Forward, vjp: VJP, *tensors: Tensor) -> tuple[Tensor, ...]
     Raises:
         ForwardOnlyError: in the backward, where the function has no derivative.
     """
-    return _WithVjp.apply(forward, vjp, *tensors)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return _WithVjp.apply(forward, vjp, *tensors)
 
 
 class _WithVjp(Function):
@@ -54,7 +54,9 @@ class _WithVjp(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *cotangents: Tensor
+    ) -> tuple[Tensor | None, ...]:
         try:
             return (
                 None,

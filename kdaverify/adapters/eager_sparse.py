@@ -66,9 +66,9 @@ def _quantised(
 OPTIONS: Final = {"dtypes": ("fp32", "bf16", "fp16"), "contract": "math-fp32", "invalid": "outside"}
 
 
-def _adapter(function: object, name: str, **options: object) -> FunctionAdapter:
+def _adapter(function: Any, name: str, **options: object) -> FunctionAdapter:
     declared = {"name": name, **OPTIONS, **options}
-    return operator_kernel("sparse_attention", function, declared, FRAMEWORKS["torch"])  # pyright: ignore[reportArgumentType]
+    return operator_kernel("sparse_attention", function, declared, FRAMEWORKS["torch"])
 
 
 ROWS: Final = _adapter(_attention, "eager-sparse-attention", gradients=True, lse_gradient="given")

@@ -67,8 +67,8 @@ class JaxFunction:
             returned
             if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS)
             else (returned, None)
-        )  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        o, final_state = pair  # pyright: ignore[reportUnknownVariableType]
+        )
+        o, final_state = pair
         outputs = (o,) if final_state is None else (o, final_state)
         for name, value in zip(OUTPUTS, outputs, strict=False):
             _check_array(name, value)

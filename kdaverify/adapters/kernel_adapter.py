@@ -276,6 +276,6 @@ class KernelAdapter(Adapter):
         )
 
     def _split(self, returned: Any) -> tuple[Any, Any]:
-        if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):  # pyright: ignore[reportUnknownArgumentType]
-            return returned[0], (returned[1] if self.declaration.final_state else None)  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):
+            return returned[0], (returned[1] if self.declaration.final_state else None)
         return returned, None

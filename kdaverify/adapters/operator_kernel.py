@@ -223,7 +223,7 @@ class FunctionAdapter(Adapter):
 
     def _contract_of(self, dtype: str) -> StorageContract:
         declared = self._declared.contract
-        declared = declared.get(dtype) if isinstance(declared, Mapping) else declared  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        declared = declared.get(dtype) if isinstance(declared, Mapping) else declared
         if isinstance(declared, StorageContract):
             return declared
         if declared is None:
@@ -327,6 +327,6 @@ class FunctionAdapter(Adapter):
         self._ran = place_of(function)
         parts: tuple[Any, ...] = (returned,)
         if isinstance(returned, tuple | list):
-            parts = tuple(returned)  # pyright: ignore[reportUnknownArgumentType]
+            parts = tuple(returned)
         named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
         return {name: value for name, value in named.items() if name in self.takes.returns}

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
-    r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<anchored>anchored))?(?:-(?P<solve>fp32|tf32)solve)?"
-    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?(?:-(?P<softplus>softplus))?(?:\[(?P<rest>[^\[\]]+)\])?"
+    r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<anchored>anchored))?"
+    r"(?:-(?P<solve>fp32|tf32)solve)?(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
+    r"(?:-(?P<softplus>softplus))?(?:\[(?P<rest>[^\[\]]+)\])?"
 )
 _GRAMMAR: Final = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for"

@@ -134,12 +134,12 @@ def _check_container(returned: Mapping[str, Any]) -> None:
     """
     first = next(iter(returned))
     if isinstance(value := returned[first], tuple | list | dict):
-        kind, names = type(value).__name__, ", ".join(returned)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        kind, names = type(value).__name__, ", ".join(returned)
         wanted = f"({names})" if len(returned) > 1 else names
         raise CallError(
             Status.TYPE,
             first,
-            f"the kernel returned a {kind} of {len(value)}; return {wanted}",  # pyright: ignore[reportUnknownArgumentType]
+            f"the kernel returned a {kind} of {len(value)}; return {wanted}",
         )
 
 

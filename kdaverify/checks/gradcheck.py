@@ -166,7 +166,9 @@ def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str,
             return tuple(getattr(output, name).detach() for name in exposed)
 
         @staticmethod
-        def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+            ctx: Any, *dy: Tensor
+        ) -> tuple[Tensor, ...]:
             by_output = dict(zip(exposed, dy, strict=True))
             given = Cotangents(*(by_output.get(output) for output in OUTPUTS))
             found = adapter.gradients(ctx.call.copied(), given).named()
@@ -177,7 +179,7 @@ def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str,
                 if name in names
             )
 
-    return GradcheckFunction.apply  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return GradcheckFunction.apply
 
 
 def _leaves(inputs: Inputs, names: list[str], moved: tuple[str, ...]) -> tuple[Tensor, ...]:

@@ -46,7 +46,8 @@ def judge_apart(request: Request) -> int:
             (crash := files.left_by_session()) and not session.stopped and request.isolate is None
         ):
             # between two sessions
-            print(f"{crash}; judging again, {crash.spec} in a worker process", flush=True)  # noqa: T201
+            again = f"judging again, {crash.spec} in a worker process"
+            print(f"{crash}; {again}", flush=True)  # noqa: T201
             cut_back(request.record, before)
             files.isolate(crash)
             code = session.run(tested)

@@ -95,9 +95,8 @@ def _of_tokens(wrong: Tensor, problem: Any, chunk_size: int) -> Iterator[str]:
 
 
 def _only(wrong: Tensor, axis: int, noun: str, *, most: float = 1.0) -> Iterator[str]:
-    others = [i for i in range(wrong.ndim) if i != axis]
-    # torch takes a list
-    hit = wrong.any(dim=others) if wrong.ndim > 1 else wrong  # pyright: ignore[reportCallIssue, reportArgumentType]
+    others = tuple(i for i in range(wrong.ndim) if i != axis)
+    hit = wrong.any(dim=others) if wrong.ndim > 1 else wrong
     if not bool(hit.all()) and int(hit.sum()) <= most * len(hit):
         yield f"only in {_listed(torch.nonzero(hit).flatten().tolist(), noun)} of {len(hit)}"
 

@@ -98,7 +98,7 @@ def conforming(
 class ConventionMatrix:
     """Every combination, as `--impl` names it.
 
-    kdaverify.faults.conforming:MATRIX.form__layout__state__gate__beta__packing__scale__padding__dtype
+    kdaverify.faults.conforming:MATRIX. and the values of AXES, in their order, joined by `__`.
     """
 
     def __getattr__(self, name: str) -> KernelAdapter:

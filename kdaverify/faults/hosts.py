@@ -60,7 +60,12 @@ def _delta(gates: str, conforming: tuple[str, ...]) -> Host:
     return Host("kda", gates, conforming, Faulty, unpatched, _embedded)
 
 
-def _embedded(fault: Fault, contract: Contract, size: int, twin: bool) -> Faulty:  # noqa: FBT001 # a Host's
+def _embedded(
+    fault: Fault,
+    contract: Contract,
+    size: int,
+    twin: bool,  # noqa: FBT001 # a Host's
+) -> Faulty:
     return Faulty(
         fault, contract=lambda dtype: _arithmetic(fault.operator, contract, dtype, size, twin=twin)
     )

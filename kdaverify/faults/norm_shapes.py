@@ -25,7 +25,12 @@ class Unkept(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, tiles: bool) -> Tensor:  # noqa: FBT001 # of autograd
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        eps: float,
+        tiles: bool,  # noqa: FBT001 # of autograd
+    ) -> Tensor:
         r = root(x, eps)
         ctx.save_for_backward(x * r, r)
         ctx.tiles = tiles

@@ -190,7 +190,8 @@ class Space:
             fields |= options[axis][level]
         fields |= _SEQUENCES[levels.get("sequences", "one")](fields["T"])
         fitted = self.domain.fit(Problem.model_validate({**fields, "seed": seed}))
-        return CombinationRow(fitted, levels.get("direction", "forward"))  # pyright: ignore[reportArgumentType]
+        direction: Any = levels.get("direction", "forward")
+        return CombinationRow(fitted, direction)
 
     def _is_possible(self, row: CombinationRow) -> bool:
         problem = row.problem

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from kdaverify.problems.problem import Problem
-from kdaverify.problems.profiles import PROFILES
+from kdaverify.problems.profiles import rank
 from oracles.waypoints import WINDOW
 
 Way = Literal["uncut", "resumed", "decoded"]
@@ -144,7 +144,7 @@ def drift_cases(profile: str, dtype: str, others: Sequence[str]) -> tuple[DriftC
     measured = [name for name in MEASURED if name in others]
     if dtype not in (measured[:1] if profile == "smoke" else measured):
         return ()
-    return tuple(case for case in CASES if PROFILES.index(case.profile) <= PROFILES.index(profile))  # pyright: ignore[reportArgumentType]
+    return tuple(case for case in CASES if rank(case.profile) <= rank(profile))
 
 
 def shortened(problem: Problem) -> Problem:

@@ -9,7 +9,7 @@ from kdaverify.problems.axes import DTYPES
 from kdaverify.problems.coincidences import COINCIDENT
 from kdaverify.problems.packs import ALL_EMPTY, CONSECUTIVE_EMPTY, EMPTY_ENDS, MANY
 from kdaverify.problems.problem import Problem
-from kdaverify.problems.profiles import PROFILES, check_profile
+from kdaverify.problems.profiles import check_profile, rank
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,10 @@ def panel(dtype: str, profile: str, *, real_sizes: bool = False) -> tuple[NamedP
     check_profile(profile)
     if dtype not in DTYPES:
         raise ValueError(f"dtype: no dtype named {dtype!r}; known ones are {', '.join(DTYPES)}")
-    rank = PROFILES.index
     known = (*PANEL, *REAL_SIZES) if real_sizes else PANEL
     tested = [
         entry for entry in known if rank(entry.profile) <= rank(profile) and dtype in entry.dtypes
-    ]  # pyright: ignore[reportArgumentType]
+    ]
     return tuple(
         NamedProblem(e.name, e.why, e.problem.replace(dtype=dtype), e.profile, e.dtypes, e.once)
         for e in tested

@@ -58,6 +58,11 @@ def check_profile(profile: str) -> None:
         )
 
 
+def rank(profile: str) -> int:
+    """How many profiles are smaller."""
+    return [*PROFILES].index(profile)  # pyright: ignore[reportArgumentType]
+
+
 def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
     """Hypothesis settings of a profile: 2, 6 or 150 examples; nightly alone shrinks.
 

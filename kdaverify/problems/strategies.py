@@ -137,7 +137,7 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
     # Bytes, not an integer: shrinking would trade a smaller size for a larger seed for ever.
     seed = int.from_bytes(draw(st.binary(min_size=_SEED_BYTES, max_size=_SEED_BYTES)), "big")
     fields = {**layout, **widths, **regimes}
-    problem = Problem(dtype=dtype, **fields, scale=scale, seed=seed)  # pyright: ignore[reportArgumentType]
+    problem = Problem.model_validate({"dtype": dtype, **fields, "scale": scale, "seed": seed})
     return choices.domain.fit(problem)
 
 

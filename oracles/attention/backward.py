@@ -45,8 +45,8 @@ class Given:
 
     def rows(self, rows: slice) -> Given:
         """Of some of the rows."""
-        every = (self.o, self.lse, self.do, self.dlse, self.alone)
-        return Given(*(None if x is None else x[:, rows] for x in every))  # pyright: ignore[reportArgumentType]
+        o, lse, do, dlse = (x[:, rows] for x in (self.o, self.lse, self.do, self.dlse))
+        return Given(o, lse, do, dlse, None if self.alone is None else self.alone[:, rows])
 
 
 @dataclass(frozen=True)

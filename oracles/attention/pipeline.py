@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,10 +164,10 @@ def accumulate(
     own = S.amax(-1) if run.design.relative_to == "block" else m
     P = stages.weights(run, S, own)
     stored = run.store("P", P)
-    beta = 1.0 if own is m else stages.rescale(run, own, m)
+    beta: Any = 1.0 if own is m else stages.rescale(run, own, m)
     l = alpha * state.l + beta * stages.row_sum(run, P, stored)  # noqa: E741
     made = run.block_product(stored, v, visible)
-    acc = alpha[..., None] * state.acc + (made if own is m else beta[..., None] * made)  # pyright: ignore[reportIndexIssue]
+    acc = alpha[..., None] * state.acc + (made if own is m else beta[..., None] * made)
     return Running(m, run.store("l", l), run.store("accumulator", acc))
 
 

@@ -127,25 +127,27 @@ def token_by_token(
 
 class _Sequence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, mixture: Mixture, scale: float, *call: Tensor) -> Pair:
+    def forward(ctx: Any, mixture: Mixture, scale: float, *call: Any) -> Pair:
         if mixture.forward == "chunk":
-            o, state, states = chunked(call, scale, mixture.store)  # pyright: ignore[reportArgumentType]
+            o, state, states = chunked(call, scale, mixture.store)
             ctx.states = [mixture.edit("kept", before) for before in states]
         else:
-            o, state = recurrent(call, scale, mixture.edit)  # pyright: ignore[reportArgumentType]
+            o, state = recurrent(call, scale, mixture.edit)
         ctx.save_for_backward(*call)
         ctx.mixture, ctx.scale = mixture, scale
         return o.clone(), state.clone()
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor, dS: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, do: Tensor, dS: Tensor
+    ) -> Any:
         call, mixture = ctx.saved_tensors, ctx.mixture
         if mixture.backward == "recurrent":
             found = token_by_token(call, ctx.scale, ctx.states, (do, dS), mixture)
             return None, None, *found
-        leaves = [x.detach().requires_grad_() for x in call]
+        leaves: Any = tuple(x.detach().requires_grad_() for x in call)
         with torch.enable_grad():
-            o, state, _ = chunked(tuple(leaves), ctx.scale, lambda _, x: x)  # pyright: ignore[reportArgumentType]
+            o, state, _ = chunked(leaves, ctx.scale, lambda _, x: x)
         found = torch.autograd.grad((o, state), leaves, (do, dS), materialize_grads=True)
         names = ("dq", "dk", "dv", "dg", "dbeta", "dS")
         return None, None, *(mixture.edit(*pair) for pair in zip(names, found, strict=True))

@@ -171,11 +171,15 @@ def test_a_wrong_one_fails(product: Product, gates: str) -> None:
     assert any(one.status is Status.FAIL for one in found)
 
 
+def without_gates(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    return q, k, v, beta
+
+
 def test_what_is_no_delta_product_is_refused_in_words() -> None:
     with pytest.raises(AdapterError, match="wanted at least 2 steps and gates='head' or 'none'"):
         delta_product(1, gates="head")
     with pytest.raises(AdapterError, match="the signature does not name g"):
-        delta_product(2, gates="head")(lambda q, k, v, beta: (q, k, v, beta))  # pyright: ignore[reportUnknownLambdaType]
+        delta_product(2, gates="head")(without_gates)
 
 
 def test_without_gates_the_new_function_takes_none() -> None:

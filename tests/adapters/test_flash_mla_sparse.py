@@ -103,6 +103,8 @@ def test_it_is_within_tolerance_on_a_gpu(name: str, sink: str | None) -> None:
     adapter: Adapter = find(name)
     if missing := adapter.missing():
         pytest.skip(missing)
-    call = adapter.operator.fitted(adapter, PROBLEM.replace(sink=sink), backward=False).inputs()
-    found = outcomes(adapter, call, lambda: adapter.forward(call))  # pyright: ignore[reportArgumentType]
+    call: Any = adapter.operator.fitted(
+        adapter, PROBLEM.replace(sink=sink), backward=False
+    ).inputs()
+    found = outcomes(adapter, call, lambda: adapter.forward(call))
     assert [one.message for one in found if one.status.rejects] == []

@@ -33,7 +33,7 @@ PROBLEM = Problem(
     value="normal",
     seed=3,
 )
-CONVENTIONS: dict[str, tuple[dict[str, str], str]] = {
+CONVENTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "log2": ({"gate": "log2"}, "dg"),
     "decay": ({"gate": "decay"}, "dg"),
     "logit": ({"beta": "logit"}, "dbeta"),
@@ -47,7 +47,7 @@ def scaled(named: str, source: str) -> KernelAdapter:
     its convention has it.
     """
     declared, _ = CONVENTIONS[named]
-    right = conforming(**declared)  # pyright: ignore[reportArgumentType]
+    right = conforming(**declared)
 
     def wrong(x: Tensor) -> Tensor:
         factor = FACTORS[named]
@@ -76,7 +76,7 @@ def scaled(named: str, source: str) -> KernelAdapter:
         return call(q, k, v, g, beta, initial_state=initial_state)
 
     function = without if named == "folded" else with_scale
-    return kernel(name="wrong", contract="recurrent-fp32", **declared)(function)  # pyright: ignore[reportArgumentType]
+    return kernel(name="wrong", contract="recurrent-fp32", **declared)(function)
 
 
 @pytest.mark.parametrize("named", CONVENTIONS)
@@ -98,7 +98,7 @@ def test_a_missing_factor_is_no_derivative_of_the_outputs(named: str) -> None:
 @pytest.mark.parametrize("form", ["token", "chunk"])
 def test_float64_kernels_agree_with_differences_of_their_outputs(named: str, form: str) -> None:
     declared = CONVENTIONS[named][0]
-    adapter = conforming(form, dtype="fp64", **declared)  # pyright: ignore[reportArgumentType]
+    adapter = conforming(form, dtype="fp64", **declared)
     found = gradcheck(adapter, PROBLEM.replace(dtype="fp64", T=5))
     assert {outcome.status for outcome in found} == {Status.PASS}
 

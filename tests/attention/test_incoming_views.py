@@ -23,7 +23,7 @@ class Passed(torch.autograd.Function):
     """Its input; the gradient read with its strides, or from its memory as if it were dense."""
 
     @staticmethod
-    def forward(ctx: Any, o: Tensor, dense: bool) -> Tensor:  # noqa: FBT001
+    def forward(ctx: Any, o: Tensor, dense: bool) -> Tensor:
         ctx.dense = dense
         return o.clone()
 

@@ -60,8 +60,9 @@ def test_the_seesaw_is_attention(s_k: int, splits: int) -> None:
 
 
 def test_softmax_first_is_attention() -> None:
-    for division in ("quotient", "reciprocal", "lse"):
-        design = OnlineDesign(normalise_first=True, division=division)  # pyright: ignore[reportArgumentType]
+    divisions: tuple[Any, ...] = ("quotient", "reciprocal", "lse")
+    for division in divisions:
+        design = OnlineDesign(normalise_first=True, division=division)
         _agrees(AttentionPipeline(design), segment(std=3.0))
         _agrees(AttentionPipeline(replace(design, splits=3, base="e")), segment(std=3.0))
 

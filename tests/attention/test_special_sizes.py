@@ -120,7 +120,7 @@ def test_any_two_are_where_not_all_are(op: str) -> None:
 
 @pytest.mark.parametrize("axis", ONES)
 @pytest.mark.parametrize("packed", [False, True])
-def test_any_axis_has_one_element_under_a_causal_mask_with_a_sink(axis: str, packed: bool) -> None:  # noqa: FBT001
+def test_any_axis_has_one_element_under_a_causal_mask_with_a_sink(axis: str, packed: bool) -> None:
     problems = dense_problems("fp32", "smoke").values()
     assert any(
         problem.packed == packed and problem.causal and problem.sink and ONES[axis](problem)

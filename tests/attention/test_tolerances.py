@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -69,8 +70,9 @@ def test_designs_outside_the_ensemble_are_within_tolerance(std: float, dtype: st
     given = segment(std=std, s_k=300, dtype=FORMATS[dtype].dtype, H=8)
     contract = f"online64-{dtype}"
     reference = _reference(given, contract, dtype)
-    for block, splits, merge in ((48, 3, "tree"), (17, 5, "reversed")):
-        design = OnlineDesign(block, "backward", splits, "uneven", merge, base="e", scale="scores")  # pyright: ignore[reportArgumentType]
+    cuts: tuple[tuple[int, int, Any], ...] = ((48, 3, "tree"), (17, 5, "reversed"))
+    for block, splits, merge in cuts:
+        design = OnlineDesign(block, "backward", splits, "uneven", merge, base="e", scale="scores")
         found = _outputs([_run(contract, design, dtype).forward(given)])
         assert max(_worst(reference, found).values()) <= 1
 
@@ -118,9 +120,9 @@ def _peaked(seed: int) -> Segment:
 
 @pytest.mark.parametrize("row_sum", ["unrounded", "rounded"])
 @pytest.mark.parametrize("seed", [1, 14, 38, 51, 71])
-def test_the_largest_weight_is_rounded_where_the_maximum_lags(seed: int, row_sum: str) -> None:
+def test_the_largest_weight_is_rounded_where_the_maximum_lags(seed: int, row_sum: Any) -> None:
     given, contract = _peaked(seed), f"online64-bf16[lazy:8;row_sum:{row_sum}]"
-    lazy = OnlineDesign(row_sum=row_sum, rescale="lazy", lazy=8.0)  # pyright: ignore[reportArgumentType]
+    lazy = OnlineDesign(row_sum=row_sum, rescale="lazy", lazy=8.0)
     reference = _reference(given, contract)
     for block in (16, 24, 48):
         for direction in ("forward", "backward"):

@@ -28,7 +28,10 @@ NAMES = (
     "chunk64-bf16-anchored-tf32solve-bf16carry-softplus[anchor:first]",
     "chunk16-fp16-fp32factors",
     "chunk64-bf16[accumulator:fp16]",
-    "chunk64-bf16-fp32carry[accumulator:fp64;sub_block:8;flush:never;operand_rounding:truncate;storage_rounding:truncate;order:in-order;exponential:base-2]",
+    (
+        "chunk64-bf16-fp32carry[accumulator:fp64;sub_block:8;flush:never;operand_rounding:truncate;"
+        "storage_rounding:truncate;order:in-order;exponential:base-2]"
+    ),
     "recurrent-fp32[dp:bf16;p:fp16]",
     "chunk64-fp16[own:left+right;G:fp64;left:fp32]",
     "chunk16-bf16-bf16factors-bf16carry[sub_block:8;scale:rounded;rounded_beta:bf16]",

@@ -35,7 +35,7 @@ def along(x: list[Any], dy: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("K", [1, 2, 9])
-def test_the_exact_gradient_is_within_a_small_radius(K: int, parallel: bool) -> None:  # noqa: FBT001
+def test_the_exact_gradient_is_within_a_small_radius(K: int, parallel: bool) -> None:
     numbers = torch.Generator().manual_seed(7)
     x = NORM.there(torch.randn(2, 3, 2, K, generator=numbers).bfloat16().double())
     y = NORM.normalised(x)

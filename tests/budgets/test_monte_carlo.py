@@ -116,7 +116,7 @@ def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest:
 )
 def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(
     terms: list[float],
-    moves: bool,  # noqa: FBT001
+    moves: bool,
 ) -> None:
     a, b = (
         torch.tensor([terms], dtype=torch.float64),

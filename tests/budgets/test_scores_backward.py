@@ -115,7 +115,9 @@ def test_the_gates_gradient_errs_as_a_real_kernel_s_does_where_exponents_are_anc
         "value": "normal",
         "seed": 0,
     }
-    tested = Problem(B=1, T=4096, dtype=dtype, gate=gate, key=key, **common)  # pyright: ignore[reportArgumentType]
+    tested = Problem.model_validate(
+        {"B": 1, "T": 4096, "dtype": dtype, "gate": gate, "key": key, **common}
+    )
     call, loss = tested.inputs(), cotangents(tested, "both")
     contract = replace(preset("fla", dtype), anchored=True)
     member = next(

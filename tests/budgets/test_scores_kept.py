@@ -123,5 +123,5 @@ def test_an_inverse_in_fewer_bits_than_declared_is_rejected(key: str) -> None:
         ("chunk64-fp32", False),
     ],
 )
-def test_only_stored_scores_have_a_kernel_that_keeps_them(name: str, kept: bool) -> None:  # noqa: FBT001
+def test_only_stored_scores_have_a_kernel_that_keeps_them(name: str, kept: bool) -> None:
     assert bool(scores_kept(plainest(contract_from_name(name), FORMATS["bf16"]))) is kept

@@ -86,8 +86,8 @@ def test_a_conforming_kernel_passes_both(dtype: Dtype, axes: dict[str, Any]) -> 
 
 def test_the_chunk_form_does_leave_a_rest_where_terms_cancel() -> None:
     tested = Problem.from_json(
-        '{"B":1,"H":1,"HV":2,"K":8,"T":3,"V":1,"beta":"one","dtype":"bf16","gate":"mixed","key":"one-hot","op":"kda","seed":0,'
-        '"state":"random","value":"zero"}'
+        '{"B":1,"H":1,"HV":2,"K":8,"T":3,"V":1,"beta":"one","dtype":"bf16","gate":"mixed",'
+        '"key":"one-hot","op":"kda","seed":0,"state":"random","value":"zero"}'
     )
     inputs = tested.inputs()
     final = execute(find("eager"), inputs, ("final_state",)).outputs["final_state"]

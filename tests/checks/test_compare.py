@@ -22,8 +22,8 @@ from oracles.inputs import Inputs
 
 CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
 PACK = Problem.from_json(
-    '{"B":1,"H":1,"HV":2,"K":16,"T":90,"V":24,"beta":"uniform","dtype":"bf16","gate":"mild","key":"random","lengths":[30,0,50],'
-    '"op":"kda","seed":2,"state":"random","value":"normal"}'
+    '{"B":1,"H":1,"HV":2,"K":16,"T":90,"V":24,"beta":"uniform","dtype":"bf16","gate":"mild",'
+    '"key":"random","lengths":[30,0,50],"op":"kda","seed":2,"state":"random","value":"normal"}'
 )
 
 

@@ -115,13 +115,15 @@ class _StraightThrough(torch.autograd.Function):
         return (x * 2**16).round() / 2**16
 
     @staticmethod
-    def backward(ctx: Any, *dy: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *dy: Tensor
+    ) -> Tensor:
         del ctx
         return dy[0]
 
 
 def test_a_rounding_that_the_backward_ignores_is_rejected() -> None:
-    rounded: Callable[[Tensor], Tensor] = _StraightThrough.apply  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportAssignmentType]
+    rounded: Any = _StraightThrough.apply
     assert rejected(Changed(outputs=lambda y: Output(rounded(y.o), y.final_state)))
 
 
@@ -134,13 +136,15 @@ class _Square(torch.autograd.Function):
         return y * y
 
     @staticmethod
-    def backward(ctx: Any, *dy: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *dy: Tensor
+    ) -> Tensor:
         (y,) = ctx.saved_tensors
         return dy[0] * (y + y.detach())
 
 
 def test_a_wrong_second_derivative_is_rejected_and_the_first_passes() -> None:
-    square: Callable[[Tensor], Tensor] = _Square.apply  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportAssignmentType]
+    square: Any = _Square.apply
     adapter = Changed(outputs=lambda y: Output(square(y.o), y.final_state))
     assert rejected(adapter, order="first") == {}
     ((_, message),) = rejected(adapter, order="second").items()
@@ -155,13 +159,15 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *dy: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *dy: Tensor
+    ) -> Tensor:
         del ctx
         return dy[0].clone()
 
 
 def test_a_backward_without_a_derivative_of_its_own_is_skipped_with_that_reason() -> None:
-    once: Callable[[Tensor], Tensor] = _Once.apply  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportAssignmentType]
+    once: Any = _Once.apply
     adapter = Changed(outputs=lambda y: Output(once(y.o), once(y.final_state)))
     assert rejected(adapter, order="first") == {}
     (outcome,) = gradcheck(adapter, DENSE, order="second")

@@ -48,7 +48,7 @@ def test_one_problem_of_smoke_is_longer_than_a_ring() -> None:
 
 
 @pytest.mark.parametrize(("adapter", "rejects"), [(RINGED, True), (Derived(), False)])
-def test_states_in_a_ring_are_found(adapter: Derived, rejects: bool) -> None:  # noqa: FBT001
+def test_states_in_a_ring_are_found(adapter: Derived, rejects: bool) -> None:
     found = gradients(adapter, tested()["bf16-past-2048-tokens"], of="both")
     assert {outcome.output for outcome in found if outcome.status is not Status.PASS} == (
         {"dk"} if rejects else set()

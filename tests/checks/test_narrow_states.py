@@ -57,7 +57,7 @@ def _kernel(strength: float) -> Adapter:
 
 
 @pytest.mark.parametrize(("strength", "rejected"), [(1.0, False), (1 + 2**-5, True)])
-def test_cotangents_of_a_state_come_in_its_format(strength: float, rejected: bool) -> None:  # noqa: FBT001
+def test_cotangents_of_a_state_come_in_its_format(strength: float, rejected: bool) -> None:
     outcomes = gradients(_kernel(strength), PACK, of="final_state")
     found = {outcome.output for outcome in outcomes if outcome.status.rejects}
     assert ("d_initial_state" in found) is rejected

@@ -45,4 +45,6 @@ def problem() -> Problem:
         "state": "random",
         "value": "normal",
     }
-    return Problem(B=1, T=7, H=1, HV=2, K=4, V=3, dtype="fp32", seed=5, **regimes)  # pyright: ignore[reportArgumentType]
+    return Problem.model_validate(
+        {"B": 1, "T": 7, "H": 1, "HV": 2, "K": 4, "V": 3, "dtype": "fp32", "seed": 5, **regimes}
+    )

@@ -120,7 +120,8 @@ def test_extras_of_a_package_are_no_markup(cli: Cli, monkeypatch: pytest.MonkeyP
     needs = "not installed: pip install 'kdaverify[fla]'"
     found = [{"name": "mine", "origin": "shipped", "dtypes": ["fp32"], "missing": needs}]
     # one that lacks a package
-    monkeypatch.setitem(listing._LISTS, listing.What.IMPLS, lambda: found)  # pyright: ignore[reportPrivateUsage]
+    lists = listing._LISTS  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(lists, listing.What.IMPLS, lambda: found)
     assert needs in cli("list", "impls")[1] and needs in cli("list", "impls", "mine")[1]
 
 

@@ -29,7 +29,7 @@ def test_the_file_holds_inputs_and_certified_outputs(
         torch.testing.assert_close(tensors[f"{name}.high"], plain, rtol=1e-12, atol=1e-14)
         rows = tensors[f"{name}.high"].abs().amax(-1, keepdim=True)
         assert bool((tensors[f"{name}.radius"] <= rows * 1e-25).all())
-    with safe_open("exact.safetensors", "pt") as file:  # pyright: ignore[reportUnknownVariableType]
+    with safe_open("exact.safetensors", "pt") as file:
         assert Problem.from_json(file.metadata()["problem"]) == problem
 
 

@@ -101,7 +101,8 @@ def with_backward(
     initial_state: Tensor,
     cu_seqlens: Tensor,
 ) -> Any:
-    state = torch.zeros(1) if initial_state is None else initial_state  # pyright: ignore[reportUnnecessaryComparison]
+    given: Any = initial_state
+    state = torch.zeros(1) if given is None else given
     return Autograd.apply(q, k, v, g, beta, state, scale, cu_seqlens)
 
 

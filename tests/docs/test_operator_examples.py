@@ -21,7 +21,8 @@ def examples() -> dict[str, Any]:
     for block in blocks(ROOT / "docs" / "how_to.md"):
         if any(f'op="{op}"' in block.text for op in OPERATORS):
             names = dict[str, Any]()
-            exec(compile(block.text, "how_to.md", "exec"), names)  # noqa: S102 # our own documentation
+            code = compile(block.text, "how_to.md", "exec")
+            exec(code, names)  # noqa: S102 # our own documentation
             found |= {x.op: x for x in names.values() if isinstance(x, Adapter)}
     return found
 

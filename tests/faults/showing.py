@@ -43,7 +43,7 @@ def conforming(problem: Problem, how: str) -> list[Tensors]:
 
 @lru_cache(maxsize=64)
 # a cache's key
-def _conforming(problem: str, backward: bool, of_o: bool) -> list[Tensors]:  # noqa: FBT001
+def _conforming(problem: str, backward: bool, of_o: bool) -> list[Tensors]:
     tested = Problem.from_json(problem)
     x, contract = tested.inputs(), EAGER.contract(tested.dtype)
     if backward:

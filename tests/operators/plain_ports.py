@@ -37,7 +37,7 @@ def gated_rms_norm(
     return (normed * (silu(z) if activation == "silu" else z.sigmoid())).to(x.dtype)
 
 
-def _softmax(scores: Tensor, causal: bool) -> tuple[Tensor, Tensor]:  # noqa: FBT001
+def _softmax(scores: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     s_q, s_k = scores.shape[-2:]
     if causal:
         hidden = torch.ones(s_q, s_k, dtype=torch.bool).triu(s_k - s_q + 1)

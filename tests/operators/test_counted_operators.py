@@ -297,7 +297,11 @@ def test_smoke_tests_an_interpreted_kernel_on_every_problem_in_one_format(
 
     every, nightly = problems("smoke"), len(problems("nightly"))
     interpreted = {**native, "mode": "interpreted"}
-    monkeypatch.setattr(type(adapter), "environment", lambda _self: interpreted)  # pyright: ignore[reportUnknownLambdaType]
+
+    def environment(_: Adapter) -> dict[str, Any]:
+        return interpreted
+
+    monkeypatch.setattr(type(adapter), "environment", environment)
     found = problems("smoke")
     of_sizes = [name for _, name in every if name in adapter.operator.of_sizes]
     others = len(found) - len(of_sizes)

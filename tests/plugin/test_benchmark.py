@@ -18,7 +18,9 @@ Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]
 
 REGIMES = {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"}
-SMALL = Problem(B=1, T=7, H=1, HV=2, K=4, V=3, dtype="fp32", seed=5, **REGIMES)  # pyright: ignore[reportArgumentType]
+SMALL = Problem.model_validate(
+    {"B": 1, "T": 7, "H": 1, "HV": 2, "K": 4, "V": 3, "dtype": "fp32", "seed": 5, **REGIMES}
+)
 JUDGED = f"""
 from kdaverify.problems import Problem
 def test_forward(judge): judge(Problem.from_json('{SMALL.to_json()}'))

@@ -58,7 +58,8 @@ def test_the_smoke_panel_is_the_golden_one() -> None:
 
 
 def test_a_fresh_process_without_vector_instructions_builds_the_same_bits() -> None:
-    features: dict[str, Any] = np.show_config(mode="dicts")["SIMD Extensions"]  # pyright: ignore[reportOptionalSubscript, reportAssignmentType]
+    config: Any = np.show_config(mode="dicts")
+    features: dict[str, Any] = config["SIMD Extensions"]
     plain = {
         "NPY_DISABLE_CPU_FEATURES": " ".join(features.get("found", [])),
         "ATEN_CPU_CAPABILITY": "default",

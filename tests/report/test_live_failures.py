@@ -18,7 +18,7 @@ def printed(*verdicts: Verdict) -> list[str]:
     live = LiveFailures(Console(file=out, width=80))
     for verdict in verdicts:
         report = pytest.TestReport("test", ("f", 0, "t"), {}, "failed", None, "call")
-        report.kdaverify = {"verdicts": [verdict.model_dump_json()]}  # pyright: ignore[reportAttributeAccessIssue]
+        vars(report)["kdaverify"] = {"verdicts": [verdict.model_dump_json()]}
         live.pytest_runtest_logreport(report)
     return out.getvalue().splitlines()
 

@@ -71,7 +71,8 @@ class Binding:
         )
         try:
             answer = self._chunk_call(layout, revision).raw(tested.copied().on(self.device))
-        except Exception as error:  # noqa: BLE001 - it may refuse in any way; the suites will meet the same refusal
+        # it may refuse in any way; the suites will meet the same refusal
+        except Exception as error:  # noqa: BLE001
             return f"two-token self-test refused: {type(error).__name__}: {error}"
         return selftest.verdict(
             self.chunk.place, _chunk_readings(revision, layout, key_heads), tested, *answer

@@ -44,10 +44,10 @@ def answer(folder: Path, call: ExportedCall, wanted: Sequence[str]) -> Exchanged
         raise _unanswered(path)
     try:
         # it ships no types
-        with safe_open(path, "pt") as file:  # pyright: ignore[reportUnknownVariableType]
+        with safe_open(path, "pt") as file:
             about: dict[str, str] = file.metadata() or {}
-            # not a mapping
-            outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()  # not a mapping
+            outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as error:
         raise CallFailure(
             "ERROR",

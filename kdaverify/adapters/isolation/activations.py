@@ -71,12 +71,12 @@ def run_activation(
     tensors = {name: given.view(place) for name, place in request.places.items()}
     x = ActivationArguments(tensors, request.setting, tensors.pop(COTANGENT, None))
     call = adapter.activations(request.dtype)[request.op]
+    returned: Any  # a port returns anything
     if x.cotangent is None:
         returned = {RESULT: call.forward(x)}
     else:
         assert call.backward is not None
         returned = call.backward(x)
-    # a port returns anything
-    given_back = returned if isinstance(returned, Mapping) else {}  # pyright: ignore[reportUnnecessaryIsInstance]
-    kept = {name: value.detach() for name, value in given_back.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance]
+    given_back = returned if isinstance(returned, Mapping) else {}
+    kept = {name: value.detach() for name, value in given_back.items() if isinstance(value, Tensor)}
     return StageReturned(outputs.lay_out(kept))

@@ -18,7 +18,8 @@ _MACHINERY: Final = str(Path(__file__).parents[1])
 # Triton's compiler and tuner, TorchInductor and Dynamo, extensions built at the first call, XLA and
 # Pallas.
 _COMPILERS: Final = re.compile(
-    r"/(triton/(compiler|backends|runtime/(autotuner|build))|torch/(_inductor|_dynamo|utils/cpp_extension)|jax/_src/(compiler|pallas))\b"
+    r"/(triton/(compiler|backends|runtime/(autotuner|build))"
+    r"|torch/(_inductor|_dynamo|utils/cpp_extension)|jax/_src/(compiler|pallas))\b"
 )
 _WORKER: Final = str(Path(__file__).with_name("worker.py"))
 

@@ -76,9 +76,9 @@ def run_stage(
     torch.set_num_threads(request.threads)
     tensors = {name: given.view(place) for name, place in request.tensors.items()}
     formats = formats_of(adapter.contract(request.dtype), FORMATS[request.dtype])
-    returned = adapter.stages(request.dtype)[request.stage].call(
+    returned: Mapping[str, Any] = adapter.stages(request.dtype)[request.stage].call(
         StageArguments(inputs, tensors, request.chunk_size, formats)
     )
     # a port returns anything
-    kept = {name: value.detach() for name, value in returned.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance]
+    kept = {name: value.detach() for name, value in returned.items() if isinstance(value, Tensor)}
     return StageReturned(outputs.lay_out(kept))

@@ -132,7 +132,7 @@ def _fitting(pointer: type) -> Callable[[Any, Any], bool]:
 def _promotion(original: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[tuple[str, bool, str, bool, bool], Any] = {}
 
-    def promoted(a: Any, a_is_scalar: bool, b: Any, b_is_scalar: bool, div_or_mod: bool) -> Any:  # noqa: FBT001
+    def promoted(a: Any, a_is_scalar: Any, b: Any, b_is_scalar: Any, div_or_mod: Any) -> Any:
         key = (a.name, a_is_scalar, b.name, b_is_scalar, div_or_mod)
         if key not in known:
             known[key] = original(a, a_is_scalar, b, b_is_scalar, div_or_mod)

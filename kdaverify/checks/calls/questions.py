@@ -10,7 +10,7 @@ from typing import Any, Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.problems.profiles import PROFILES
+from kdaverify.problems.profiles import rank
 from oracles.signature import Role
 
 # A race that changes 31 % of the calls is detected with probability 95 % where 8 are compared, one
@@ -78,7 +78,7 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
     """Whether a rule is tested: not what the adapter declares not to have or show."""
-    if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
+    if rank(rule.profile) > rank(profile):
         return False
     signature = adapter.operator.signature
     of_sequences, of_states = (bool(signature.names(role)) for role in (Role.OFFSETS, Role.STATE))

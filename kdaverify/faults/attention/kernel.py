@@ -229,7 +229,8 @@ class AttentionKernel:
         spans = _spans(q, k, how["cu_seqlens_q"], how["cu_seqlens_k"])
         number = q.shape[-1] ** -0.5 if scale is None else float(scale)
         run = _Run(self, spans, number, bool(how["causal"]), how["cu_seqlens_q"] is not None)
-        return _Differentiable.apply(run, q, k, v, how.get("sink"))  # pyright: ignore[reportReturnType]
+        found: Any = _Differentiable.apply(run, q, k, v, how.get("sink"))
+        return found
 
     def merge_state(self, o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
         """Two states as one: o [T, H, d_v], lse [H, T]."""

@@ -135,7 +135,7 @@ def _packed_strides(right: Call, given: dict[str, Any]) -> Any:
     shared = q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
     if not shared or not v.requires_grad:
         return right(**given)
-    v.register_hook(_every_fourth)  # pyright: ignore[reportUnknownMemberType]
+    v.register_hook(_every_fourth)
     return right(**given)
 
 

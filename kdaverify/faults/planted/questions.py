@@ -77,7 +77,7 @@ def _is_of_coincidences(case: Sequence[Verdict]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return [*value] if isinstance(value, tuple | list) else value  # pyright: ignore[reportUnknownVariableType]
+    return [*value] if isinstance(value, tuple | list) else value
 
 
 def _is_of_repeats(case: Sequence[Verdict]) -> bool:

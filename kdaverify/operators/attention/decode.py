@@ -93,7 +93,9 @@ class MlaDecodeOperator(SoftmaxOperator):
         return random_decode(dtype)
 
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> MlaDecodeProblem:
-        return MlaDecodeProblem(dtype=dtype, seed=seed, s_q=2, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+        return MlaDecodeProblem.model_validate(
+            {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
+        )
 
     def example(self) -> MlaDecodeProblem:
         return MlaDecodeProblem(k_lengths=(70, 0, 5), s_q=2, H=6, dtype="bf16")

@@ -158,7 +158,9 @@ class AttentionOperator(SoftmaxOperator):
         fields = SIZES[rule.size]
         if rule.aligned:
             fields = {**fields, "s_q": fields["s_k"]}
-        return AttentionProblem(dtype=dtype, seed=seed, B=2, causal=True, **fields)  # pyright: ignore[reportArgumentType]
+        return AttentionProblem.model_validate(
+            {"dtype": dtype, "seed": seed, "B": 2, "causal": True, **fields}
+        )
 
     def fewer(self, problem: AttentionProblem) -> Iterator[dict[str, Any]]:
         if problem.q_lengths is not None:

@@ -69,7 +69,9 @@ class MergeOperator(TolerancesOperator):
         return problem.replace(d_v=takes.width(problem.d_v))
 
     def probe(self, dtype: str) -> MergeProblem:
-        return MergeProblem(dtype=dtype, T=9, H=2, d_v=16, parts="empty")  # pyright: ignore[reportArgumentType]
+        return MergeProblem.model_validate(
+            {"dtype": dtype, "T": 9, "H": 2, "d_v": 16, "parts": "empty"}
+        )
 
     def probes(self, dtype: str) -> tuple[MergeProblem, ...]:
         """Where a part is empty, LSE of the other passes through: the base shows nowhere."""
@@ -85,7 +87,9 @@ class MergeOperator(TolerancesOperator):
         return random_merges(dtype)
 
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> MergeProblem:
-        return MergeProblem(dtype=dtype, seed=seed, parts="empty", **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+        return MergeProblem.model_validate(
+            {"dtype": dtype, "seed": seed, "parts": "empty", **SIZES[rule.size]}
+        )
 
     def smaller(
         self, problem: MergeProblem, detail: Mapping[str, Any]

@@ -82,7 +82,8 @@ def misread_sink(
         return None
     counted = call.lse_includes_sink
     if "lse" in found and alike(found["o"], exact(call)["o"]):
-        changed: Any = replace(call, lse_includes_sink=not counted)  # pyright: ignore[reportArgumentType] # a dataclass each
+        given: Any = call  # a dataclass each
+        changed = replace(given, lse_includes_sink=not counted)
         if alike(found["lse"], exact(changed)["lse"]):
             declared, other = ("yes", "no") if counted else ("no", "yes")
             return f"declared lse_includes_sink={declared!r}, but behaves as {other!r}"

@@ -160,7 +160,9 @@ class SparseOperator(SoftmaxOperator):
         return random_sparse(dtype)
 
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> SparseProblem:
-        return SparseProblem(dtype=dtype, seed=seed, s_q=2, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+        return SparseProblem.model_validate(
+            {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
+        )
 
     def example(self) -> SparseProblem:
         return SparseProblem(B=2, s_q=3, H=6, topk=20, lists="holes", dtype="bf16")

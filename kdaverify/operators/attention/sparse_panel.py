@@ -87,7 +87,10 @@ LONGER: Final[Fields] = {
 
 def sparse_problems(dtype: str, profile: str) -> dict[str, SparseProblem]:
     chosen = LISTS if profile == "smoke" else {**LISTS, **LONGER}
-    return {name: SparseProblem(dtype=dtype, **fields) for name, fields in chosen.items()}  # pyright: ignore[reportArgumentType]
+    return {
+        name: SparseProblem.model_validate({"dtype": dtype, **fields})
+        for name, fields in chosen.items()
+    }
 
 
 @st.composite

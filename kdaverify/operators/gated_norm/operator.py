@@ -99,7 +99,9 @@ class GatedNormOperator(BoundedOperator):
         return problem.replace(**fixed, V=takes.width(problem.V))
 
     def probe(self, dtype: str) -> GatedNormProblem:
-        return GatedNormProblem(dtype=dtype, B=2, T=16, H=2, V=64, value="small")  # pyright: ignore[reportArgumentType]
+        return GatedNormProblem.model_validate(
+            {"dtype": dtype, "B": 2, "T": 16, "H": 2, "V": 64, "value": "small"}
+        )
 
     def counted(
         self,

@@ -57,7 +57,10 @@ LONGER: Final[dict[str, dict[str, Any]]] = {
 
 def named_problems(dtype: str, profile: str) -> dict[str, GatedNormProblem]:
     chosen = PANEL if profile == "smoke" else {**PANEL, **LONGER}
-    return {name: GatedNormProblem(dtype=dtype, **fields) for name, fields in chosen.items()}  # pyright: ignore[reportArgumentType]
+    return {
+        name: GatedNormProblem.model_validate({"dtype": dtype, **fields})
+        for name, fields in chosen.items()
+    }
 
 
 def random_problems(dtype: str) -> st.SearchStrategy[GatedNormProblem]:

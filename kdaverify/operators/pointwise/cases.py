@@ -52,7 +52,9 @@ def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProble
         drawn["bias"] = draw(st.sampled_from(tuple(BIASES)))
         drawn["parameters"] = draw(st.sampled_from(("fp32", "bf16")))
     seed = int.from_bytes(draw(st.binary(min_size=2, max_size=2)), "big")
-    return ActivationProblem(op=op, dtype=dtype, K=K, **sizes, **drawn, seed=seed)  # pyright: ignore[reportArgumentType]
+    return ActivationProblem.model_validate(
+        {"op": op, "dtype": dtype, "K": K, **sizes, **drawn, "seed": seed}
+    )
 
 
 _SIZES: Final = {"B": 2, "T": 17, "HV": 3}
@@ -71,4 +73,4 @@ def activation_panel(name: str, op: Op, dtype: str) -> ActivationProblem:
     beside = {"rates", "bias", "parameters"} if op not in GATES else set[str]()
     chosen = {axis: draw for axis, draw in _PANEL[name].items() if axis not in beside}
     K = 1 if op == "beta_sigmoid" else 20
-    return ActivationProblem(op=op, dtype=dtype, K=K, **_SIZES, **chosen)  # pyright: ignore[reportArgumentType]
+    return ActivationProblem.model_validate({"op": op, "dtype": dtype, "K": K, **_SIZES, **chosen})

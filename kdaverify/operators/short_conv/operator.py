@@ -140,10 +140,14 @@ class ShortConvOperator(BoundedOperator):
         )
 
     def probe(self, dtype: str) -> ShortConvProblem:
-        return ShortConvProblem(dtype=dtype, B=2, T=16, D=64, state="random", bias=True)  # pyright: ignore[reportArgumentType]
+        return ShortConvProblem.model_validate(
+            {"dtype": dtype, "B": 2, "T": 16, "D": 64, "state": "random", "bias": True}
+        )
 
     def pack(self, dtype: str) -> ShortConvProblem:
-        return ShortConvProblem(dtype=dtype, lengths=(5, 0, 9, 1), T=17, D=33, state="random")  # pyright: ignore[reportArgumentType]
+        return ShortConvProblem.model_validate(
+            {"dtype": dtype, "lengths": (5, 0, 9, 1), "T": 17, "D": 33, "state": "random"}
+        )
 
     def advice(self, fault: CallError, adapter: Adapter, problem: ShortConvProblem) -> str:
         del adapter, problem

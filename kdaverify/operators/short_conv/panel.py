@@ -82,7 +82,10 @@ RANDOM_TAPS: Final = (4, 3, 2) * 3 + (5, 6, 7, 8)
 
 def named_problems(dtype: str, profile: str) -> dict[str, ShortConvProblem]:
     chosen = PANEL if profile == "smoke" else {**PANEL, **LONGER}
-    return {name: ShortConvProblem(dtype=dtype, **fields) for name, fields in chosen.items()}  # pyright: ignore[reportArgumentType]
+    return {
+        name: ShortConvProblem.model_validate({"dtype": dtype, **fields})
+        for name, fields in chosen.items()
+    }
 
 
 @st.composite

@@ -10,7 +10,8 @@ from markupsafe import Markup
 # Controls but tab and line feed, marks that change the direction of text, invisible ones, and
 # halves of surrogate pairs.
 UNSEEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 
 

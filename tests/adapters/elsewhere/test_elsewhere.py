@@ -10,6 +10,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,11 +80,11 @@ def named(python: Path, tmp_path: Path) -> Iterator[Named]:
         adapter.end()
 
 
-def judged(adapter: Adapter, *problems: object) -> list[Verdict]:
+def judged(adapter: Adapter, *problems: Any) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for problem in problems:
         try:
-            Judge(adapter, verdicts.append, "forward")(problem)  # pyright: ignore[reportArgumentType]
+            Judge(adapter, verdicts.append, "forward")(problem)
         except (Rejected, FatalRejection):
             continue
     return verdicts

@@ -32,7 +32,7 @@ def rewritten(
     def spoil(folder: Path) -> None:
         from safetensors import safe_open
 
-        with safe_open(folder / FILE, "pt") as file:  # pyright: ignore[reportUnknownVariableType]
+        with safe_open(folder / FILE, "pt") as file:
             said: Any = file.metadata()
         save_file(change(load_file(folder / FILE)), folder / FILE, metadata=said if about else None)
 
@@ -114,7 +114,7 @@ def test_outputs_made_from_another_state_than_the_one_here_are_refused(
     rewritten_elsewhere = {name: tensor * 1.0001 for name, tensor in load_file(first).items()}
     from safetensors import safe_open
 
-    with safe_open(first, "pt") as file:  # pyright: ignore[reportUnknownVariableType]
+    with safe_open(first, "pt") as file:
         said: Any = file.metadata()
     save_file(rewritten_elsewhere, first, metadata=said)
     (bad,) = [verdict for verdict in scored(folder, questions) if verdict.status is not Status.PASS]

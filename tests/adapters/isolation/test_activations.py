@@ -50,14 +50,14 @@ def test_an_operation_gives_there_what_it_gives_here(isolated: Any) -> None:
 
 def test_what_goes_wrong_there_is_reported_here(isolated: Any) -> None:
     adapter = isolated("WRONG")
-    wanted = {
+    wanted: dict[Any, Any] = {
         "gate_softplus": ("call", "MUTATED_INPUT"),
         "gate_bounded": ("g", "MISSING"),
         "beta_sigmoid": ("call", "CRASH"),
         "l2norm": None,
     }
     for op, reported in wanted.items():
-        found = activations(adapter, activation_panel("usual", op, "fp32"))  # pyright: ignore[reportArgumentType]
+        found = activations(adapter, activation_panel("usual", op, "fp32"))
         assert [
             (outcome.output, outcome.status) for outcome in found if outcome.status.rejects
         ] == ([reported] if reported else [])

@@ -29,8 +29,8 @@ DIES = Staged("dies", ("wy", _dies))
 
 
 PROBLEM = Problem.from_json(
-    '{"B":1,"H":1,"HV":2,"K":8,"T":71,"V":8,"beta":"one","dtype":"bf16","gate":"slow","key":"coherent-0.9","lengths":[5,66],'
-    '"op":"kda","seed":2,"state":"random","value":"normal"}'
+    '{"B":1,"H":1,"HV":2,"K":8,"T":71,"V":8,"beta":"one","dtype":"bf16","gate":"slow",'
+    '"key":"coherent-0.9","lengths":[5,66],"op":"kda","seed":2,"state":"random","value":"normal"}'
 )
 
 

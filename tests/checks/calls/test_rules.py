@@ -118,5 +118,8 @@ def test_a_rule_about_the_size_of_a_launch_is_tested_with_one_seed() -> None:
 def test_a_rule_without_a_problem_of_its_size_is_not_tested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(type(EAGER.operator), "call_problem", lambda *_, **__: None)  # pyright: ignore[reportUnknownLambdaType]
+    def no_problem(*_: Any, **__: Any) -> None:
+        return None
+
+    monkeypatch.setattr(type(EAGER.operator), "call_problem", no_problem)
     assert [*questions(EAGER, "acceptance")] == []

@@ -75,7 +75,9 @@ def test_three_forms_agree_within_their_radii() -> None:
 
 @pytest.mark.parametrize("logits", ["normal", "sharp", "rising", "high"])
 def test_any_splits_in_any_order_merge_to_the_whole(logits: str) -> None:
-    problem = MlaDecodeProblem(k_lengths=(37,), s_q=3, H=4, h_kv=2, logits=logits)  # pyright: ignore[reportArgumentType]
+    problem = MlaDecodeProblem.model_validate(
+        {"k_lengths": (37,), "s_q": 3, "H": 4, "h_kv": 2, "logits": logits}
+    )
     (segment,) = problem.inputs().segments()
     exact, keys = attend(segment), torch.arange(37)
     for cuts in ((1, 36), (5, 5, 20), (12, 24, 36)):

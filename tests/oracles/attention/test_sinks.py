@@ -29,7 +29,9 @@ def sunk(segment: Segment, levels: tuple[float, ...] = LEVELS, *, counted: bool)
 @pytest.mark.parametrize("logits", [*REGIMES])
 def test_three_forms_agree_within_their_radii(logits: str, *, counted: bool) -> None:
     for s_k in (5, 2):
-        problem = AttentionProblem(dtype="bf16", logits=logits, **{**SIZES, "s_k": s_k})  # pyright: ignore[reportArgumentType]
+        problem = AttentionProblem.model_validate(
+            {"dtype": "bf16", "logits": logits, **SIZES, "s_k": s_k}
+        )
         (segment,) = problem.inputs().segments()
         segment = sunk(segment, counted=counted)
         exact = attend_with_sink(segment)
@@ -68,7 +70,8 @@ def test_rows_without_keys_have_the_sink_alone() -> None:
     segment = sunk(drawn(5, 3, 1.0), (-math.inf, -2.0, 0.5, 30.0), counted=True)
     found = attend_with_sink(segment)
     assert bool((found.o.high[:, :2] == 0).all())
-    wanted = segment.sink.double()[:, None].expand(-1, 2)  # pyright: ignore[reportOptionalMemberAccess]
+    assert segment.sink is not None
+    wanted = segment.sink.double()[:, None].expand(-1, 2)
     assert torch.equal(found.lse.high[:, :2], wanted)
 
 

@@ -178,7 +178,7 @@ def test_a_token_of_the_model_has_656_bytes_and_they_are_where_they_belong() -> 
 
 
 @pytest.mark.parametrize("powers", [True, False])
-def test_a_quantised_value_is_off_by_half_a_spacing_of_its_tile(powers: bool) -> None:  # noqa: FBT001
+def test_a_quantised_value_is_off_by_half_a_spacing_of_its_tile(powers: bool) -> None:
     x = torch.randn(7, 264, dtype=torch.float64) * torch.logspace(-3, 3, 7)[:, None]
     rows = quantised(x, 256, powers=powers)
     off = (dequantised(rows)[:, :256] - x[:, :256]).abs()

@@ -207,7 +207,7 @@ def test_the_usual_ways_are_not_right_where_ours_are() -> None:
 
 @pytest.mark.parametrize("doubled", [False, True])
 def test_beta_and_its_gradient_are_right_to_units_of_the_last_place(
-    doubled: bool,  # noqa: FBT001
+    doubled: bool,
 ) -> None:
     b = torch.tensor([*WIDE, *(-x for x in WIDE)], dtype=torch.float64)
     factor = 2 if doubled else 1

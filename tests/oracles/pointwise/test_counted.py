@@ -162,7 +162,7 @@ def drawn(seed: int, *shape: int) -> Tensor:
 @pytest.mark.parametrize("shape", CONVS, ids=str)
 @pytest.mark.parametrize("value", CONV_REGIMES)
 def test_a_convolution_is_its_definition(shape: dict[str, Any], value: str) -> None:
-    call = ShortConvProblem(D=2, value=value, **shape).inputs()  # pyright: ignore[reportArgumentType]
+    call = ShortConvProblem.model_validate({"D": 2, "value": value, **shape}).inputs()
     cotangents = {"dy": drawn(1, *call.x.shape), "d_final_state": drawn(2, call.N, 2, call.W)}
     if call.cu_seqlens is not None:
         cotangents["dy"][:, sum(call.lengths) :] = 0
@@ -172,7 +172,9 @@ def test_a_convolution_is_its_definition(shape: dict[str, Any], value: str) -> N
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("value", NORM_REGIMES)
 def test_a_norm_is_its_definition(activation: str, value: str) -> None:
-    call = GatedNormProblem(B=2, T=2, H=1, V=3, value=value, activation=activation).inputs()  # pyright: ignore[reportArgumentType]
+    sizes = {"B": 2, "T": 2, "H": 1, "V": 3}
+    fields = {**sizes, "value": value, "activation": activation}
+    call = GatedNormProblem.model_validate(fields).inputs()
     agree(call, GatedNorm(call), norm, {"dy": drawn(1, *call.x.shape)})
 
 

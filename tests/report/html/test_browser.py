@@ -60,8 +60,10 @@ def test_nothing_scrolls_inside_the_page_and_the_charts_use_its_width(
     }).map((part) => part.outerHTML.slice(0, 80))"""
     assert browser.run(inner) == []
     assert browser.run("return document.documentElement.scrollWidth") <= width
-    # one expression
-    wide = "const inside = (e) => e.getBoundingClientRect(); return arguments[0].map((name) => Math.max(...[...document.querySelectorAll(name)].map((e) => inside(e).right)) / inside(document.querySelector('main')).right)"  # noqa: E501
+    wide = """
+    const right = (e) => e.getBoundingClientRect().right;
+    const most = (name) => Math.max(...[...document.querySelectorAll(name)].map(right));
+    return arguments[0].map((name) => most(name) / right(document.querySelector('main')))"""
     assert min(browser.run(wide, [".bars", ".run", ".heat"])) > 0.96
 
 

@@ -195,7 +195,7 @@ def _check_host(does: Behaviour, tokens: Sequence[Tensor], chunk_size: int, said
     )
 
 
-def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - like assert
+def _need(holds: bool, message: str) -> None:
     if not holds:
         raise RuntimeError(message)
 
@@ -216,5 +216,5 @@ def _laid_out(o: Tensor, layout: str) -> Tensor:
     return o[0] if layout in ("TND", "NTD") else o
 
 
-def _ordered(state: Tensor | None, v_first: bool) -> Any:  # noqa: FBT001 - the operator's own flag
+def _ordered(state: Tensor | None, v_first: bool) -> Any:
     return state if state is None or not v_first else state.mT.contiguous()
