@@ -45,14 +45,14 @@ class Pace:
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         self._bar = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self._task = self._bar.add_task("", total=wanted, completed=known, reported="")
+        self._task = self._bar.add_task("", total=wanted, completed=known, note="")
         self._started = self._said = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -66,7 +66,7 @@ class Pace:
         now, done = time.monotonic(), len(tally.done)
         rate = (done - self._known) / max(now - self._started, 1e-9)
         reported = f"{rate:.3g} a second, {tally.failing} failing in {len(tally.kinds)} kinds"
-        self._bar.update(self._task, completed=done, reported=reported)
+        self._bar.update(self._task, completed=done, note=reported)
         if not self._console.is_terminal and now - self._said > LOG_SECONDS:
             self._said = now
             left = (self._wanted - done) / max(rate, 1e-9)
@@ -75,8 +75,8 @@ class Pace:
                 highlight=False,
             )
 
-    def say(self, reported: str) -> None:
-        self._bar.update(self._task, reported=reported)
+    def say(self, note: str) -> None:
+        self._bar.update(self._task, note=note)
 
 
 def show_campaign(console: Console, tally: CampaignCounts) -> None:
