@@ -1,6 +1,4 @@
-"""Runs exported calls through your function, called as the manifest says (positional, keywords,
-returned); run again, it goes on.
-"""
+"""Runs exported calls through your function as manifest.json says; run again, it goes on."""
 
 import argparse, functools, hashlib, importlib, json, os, pathlib, platform, sys, traceback
 
