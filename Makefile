@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 FACTS := pyproject.toml constraints.txt
 
 # Sessions under test start hundreds of processes. Without compiled modules each compiles our
-# modules and rewrites their assertions anew: 3.6 s of CPU instead of 2.4 s for an empty session.
+# modules and rewrites their assertions again: 3.6 s of CPU instead of 2.4 s for an empty session.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/pycache
 
@@ -62,7 +62,7 @@ $(VENV)/.base: $(FACTS) | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
-# deltanet-tpu asks for Python 3.12 and a TPU build of JAX; its Pallas kernel runs without either.
+# deltanet-tpu requires Python 3.12 and a TPU build of JAX; its Pallas kernel runs without either.
 $(VENV)/.all: $(VENV)/.base
 	@echo "installing every vendor that runs on this machine and our tools into $(VENV) (once)"
 	$(PIP) --editable '.[transformers,onnxruntime,pallas,fla,parquet,pictures,html,ray,docs,mutation,dev]'

@@ -52,7 +52,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--problems", type=int, default=360, help="problems in all (default 360)")
-    parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
+    parser.add_argument("--seed", type=int, default=2, help="of the random problems (default 2)")
     arguments = parser.parse_args()
     share = arguments.problems // (len(OPERATIONS) * len(DTYPES))
     tested = [

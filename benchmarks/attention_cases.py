@@ -118,7 +118,7 @@ def stage_of(adapter: Adapter, case: PropertyCase) -> dict[str, Any]:
     found = [diagnose(adapter, case).stage]
     found += [] if case.problem.op == "merge_state" else [wrong_rows(case.problem, adapter)]
     said = [str(stage) for stage in found if stage is not None]
-    return {"told": "a stage named" if said else "no stage named", "said": said}
+    return {"found": "a stage named" if said else "no stage named", "said": said}
 
 
 def _conforming() -> Iterator[Adapter]:

@@ -123,7 +123,7 @@ def main(
     ] = None,
     member: Annotated[
         list[str] | None,
-        typer.Option(help="member of the family, repeatable: ratios are to the first that exists"),
+        typer.Option(help="reference kernel, repeatable: ratios are to the first that exists"),
     ] = None,
     width: Annotated[int, typer.Option(help="K and V")] = 128,
     tile: Annotated[

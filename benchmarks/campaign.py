@@ -36,8 +36,8 @@ def main() -> None:
         "ray": lambda places: RayEngine(orders, places=places),
     }
     print(
-        f"{given.cases} cases of {IMPLEMENTATION}, drawn as for acceptance, {os.cpu_count()} cores;"
-        " workers started before the clock"
+        f"{given.cases} cases of {IMPLEMENTATION}, random as for acceptance, {os.cpu_count()}"
+        " cores; workers started before the clock"
     )
     print(f"{'engine':<8}{'workers':>8}{'seconds':>10}{'a second':>10}{'to one':>8}")
     for name in given.engines:

@@ -132,7 +132,7 @@ def show(title: str, found: list[Row]) -> None:
 
 def main(
     problems: Annotated[int, typer.Option(help="problems per contract")] = 30,
-    seed: Annotated[int, typer.Option(help="of the draw")] = 3,
+    seed: Annotated[int, typer.Option(help="of the random problems")] = 3,
     output: Annotated[Path | None, typer.Option("--json", help="write every row here")] = None,
 ) -> None:
     """Prints medians and the span of the middle 80 %, by contract, then by regime in 16 bits, in
@@ -146,7 +146,7 @@ def main(
     ]
     found = [
         row
-        for problem, contract in track(tested, "bounding legal kernels")
+        for problem, contract in track(tested, "bounding conforming kernels")
         for row in rows(problem, contract)
     ]
     groups = defaultdict[str, list[Row]](list)

@@ -114,7 +114,7 @@ def main() -> None:
         help="every n-th case of a profile, as smoke=1",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the combinations and the drawn cases (default 0)"
+        "--seed", type=int, default=0, help="of the combinations and the random cases (default 0)"
     )
     parser.add_argument(
         "--workers",

@@ -52,7 +52,7 @@ SHIPPED: Final = ("eager", "eager-recurrent")
 GATES: Final = ("mild", "slow", "log-sigmoid", "bound-5", "mixed", "zero")
 OTHER_SEED: Final = 1000
 RUN: Final = 40
-CONFORMING: Final = "legal runs"
+CONFORMING: Final = "conforming runs"
 Key = tuple[str, str, str]
 
 
@@ -177,7 +177,7 @@ def judge_conforming(bench: Bench, tally: Tally) -> None:
 
 def judge_near(tally: Tally) -> None:
     """Re-tests borderline failures, each reported as it is decided."""
-    for bench, who, outputs in track(tally.near, description="near misses again"):
+    for bench, who, outputs in track(tally.near, description="borderline failures again"):
         for name, found in recheck(_again(bench.name, who), bench.problem, outputs).items():
             said = _reported(bench, who, f"{name}: {found}")
             print(said, flush=True)
@@ -242,7 +242,7 @@ def _rises(run: list[Verdict]) -> dict[str, float]:
     """
     rises = {f"{CONFORMING}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
     for group in paired(run):
-        rises["rms at 1.1 times the nearest legal kernel's over a run"] = 1.1 / group.ratio
+        rises["rms at 1.1 times the nearest conforming kernel's over a run"] = 1.1 / group.ratio
     return rises
 
 
@@ -276,17 +276,17 @@ def main() -> None:
         "--problems",
         type=int,
         default=1000,
-        help="of the legal runs, three each; a quarter per format (default 1000)",
+        help="of the conforming runs, three each; a quarter per format (default 1000)",
     )
     parser.add_argument(
         "--faulty", type=int, default=480, help="problems in which faults are planted (default 480)"
     )
-    parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
+    parser.add_argument("--seed", type=int, default=5, help="of the random problems (default 5)")
     parser.add_argument(
         "--minutes",
         type=float,
         default=25.0,
-        help="for the table; near misses are asked again after (default 25)",
+        help="for the table; borderline failures are re-tested after (default 25)",
     )
     parser.add_argument("--json", type=Path, help="write what was found here")
     parser.add_argument(
@@ -351,8 +351,8 @@ def conclude(tally: Tally) -> None:
     limit = upper(len(tally.alarms), conforming)
     print(*tally.alarms, sep="\n")
     print(
-        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {conforming} legal runs:"
-        f" less than {limit:.2g} of them, with 95 %"
+        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {conforming} conforming"
+        f" runs: less than {limit:.2g} of them, with 95 %"
     )
 
 

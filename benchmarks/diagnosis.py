@@ -177,7 +177,7 @@ def planted(fault: Fault, dtypes: tuple[str, ...], *, known: bool = True) -> Row
             "kind": fault.kind,
             "operator": fault.operator,
             "dtype": question.problem.dtype,
-            "told": reported,
+            "found": reported,
             "named": named,
             "stage": fault.stage,
             "first stage": None if found.stage is None else found.stage.stage,
@@ -189,7 +189,7 @@ def planted(fault: Fault, dtypes: tuple[str, ...], *, known: bool = True) -> Row
         "kind": fault.kind,
         "operator": fault.operator,
         "stage": fault.stage,
-        "told": "not rejected",
+        "found": "not rejected",
     }
 
 
@@ -208,9 +208,9 @@ def conforming(name: str, problem: Problem) -> Row:
             if match.indistinguishable
         ]
     except (ContractOverflow, UncertifiedError):
-        return {"told": "not judged"}
+        return {"found": "not judged"}
     return {
-        "told": "named" if tested.named or tested.signatures else "not named",
+        "found": "named" if tested.named or tested.signatures else "not named",
         "forced": forced,
         "said": str(tested),
     }
@@ -276,15 +276,15 @@ def paired(a: str, b: str) -> Row:
     try:
         lineup = FaultComparison(question, adapter)
     except (ContractOverflow, UncertifiedError):
-        return {"told": "not judged"}
+        return {"found": "not judged"}
     ranked = {
         match.suspect.fault.id: match.fit
         for match in lineup.matches(next(suspects(question, adapter)))
     }
     if min(ranked[a].noise, ranked[b].noise) <= 1:
-        return {"told": "one hides the other"}
+        return {"found": "one hides the other"}
     found = diagnose(adapter, question, seconds=SECONDS)
-    return {"told": "named" if found.fits else "poor fit", "said": str(found)}
+    return {"found": "named" if found.fits else "poor fit", "said": str(found)}
 
 
 def run(jobs: dict[str, Callable[[], Row]], path: Path, others: list[Path]) -> dict[str, Row]:
@@ -305,8 +305,8 @@ def run(jobs: dict[str, Callable[[], Row]], path: Path, others: list[Path]) -> d
 def show(rows: dict[str, Row]) -> None:
     for kind in sorted({row.get("kind", "") for row in rows.values()}):
         own = {name: row for name, row in rows.items() if row.get("kind", "") == kind}
-        for reported in sorted({row["told"] for row in own.values()}):
-            names = [name for name, row in own.items() if row["told"] == reported]
+        for reported in sorted({row["found"] for row in own.values()}):
+            names = [name for name, row in own.items() if row["found"] == reported]
             print(
                 f"{kind or 'all':4s} {reported}:"
                 f" {len(names)}{'' if len(names) > 12 else f' ({chr(44).join(names)})'}"

@@ -103,7 +103,7 @@ def _report(name: str, groups: list[tuple[Growth, ...]]) -> None:
         )
         print(
             f"{name:46s} {growths[0].output:12s} slope {sum(slopes) / len(slopes):+.2f}"
-            f" ({slopes[0]:+.2f} to {slopes[-1]:+.2f}), bias {bias:.2f}, budget used {used:.2f},"
+            f" ({slopes[0]:+.2f} to {slopes[-1]:+.2f}), bias {bias:.2f}, {used:.2f}x tolerance,"
             f" rejected {alarms} of {len(growths)} ({rejected})",
             flush=True,
         )

@@ -119,7 +119,7 @@ def replaced(stages: object, right: object) -> list[str]:
 def bug(name: str) -> Row:
     """The analysis of one bug, on the first question that it fails with numbers."""
     fault = FAULTS[name]
-    row: Row = {"title": fault.title, "said": "", "told": "not rejected"}
+    row: Row = {"title": fault.title, "said": "", "found": "not rejected"}
     for question in questions(fault, ("fp32", "bf16", "fp16")):
         adapter = Planted(fault)
         failed = failure(adapter, question)
@@ -146,7 +146,7 @@ def bug(name: str) -> Row:
             "stages": right,
             "seconds": seconds,
         }
-        return row | known | {"named": found.stages, "said": str(found), "told": reported}
+        return row | known | {"named": found.stages, "said": str(found), "found": reported}
     return row
 
 
@@ -175,10 +175,10 @@ def compared(name: str) -> Row:
         ]
         return {
             "title": fault.title,
-            "told": "something named" if found else NOTHING,
+            "found": "something named" if found else NOTHING,
             "said": "; ".join(map(str, found)),
         }
-    return {"title": fault.title, "told": "not rejected", "said": ""}
+    return {"title": fault.title, "found": "not rejected", "said": ""}
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
 
 def nothing(adapter: Adapter, question: PropertyCase) -> Row:
     found: ErrorFinding = finding(question, adapter, until=time.monotonic() + SECONDS)
-    return {"told": kind_of(found), "said": str(found)}
+    return {"found": kind_of(found), "said": str(found)}
 
 
 def main() -> None:
@@ -307,8 +307,8 @@ def main() -> None:
     for name in track([name for name in jobs if name not in done], description=given.what):
         done[name] = jobs[name]()
         given.json.write_text(json.dumps(done, indent=1) + "\n")
-    for reported in sorted({row["told"] for row in done.values()}):
-        print(f"{reported}: {sum(row['told'] == reported for row in done.values())}")
+    for reported in sorted({row["found"] for row in done.values()}):
+        print(f"{reported}: {sum(row['found'] == reported for row in done.values())}")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def main() -> None:
         default=1000,
         help="problems in all, a quarter per dtype (default 1000)",
     )
-    parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
+    parser.add_argument("--seed", type=int, default=2, help="of the random problems (default 2)")
     parser.add_argument(
         "--workers",
         type=int,
@@ -182,7 +182,7 @@ def main() -> None:
         for rows in track(
             pool.imap(judge, case_tested, chunksize=4),
             total=len(case_tested),
-            description="judging legal kernels",
+            description="judging conforming kernels",
         ):
             for row in rows:
                 counts[row[0]] += 1
@@ -192,7 +192,7 @@ def main() -> None:
     summary = {
         "problems": len(case_tested),
         "seed": arguments.seed,
-        "legal_runs": sum(count for name, count in counts.items() if LEFT_OUT not in name),
+        "conforming_runs": sum(count for name, count in counts.items() if LEFT_OUT not in name),
         "over_tolerance_once": sum(LEFT_OUT not in row[0] for row in alarms),
         "false_alarms": sum(row[4] == RetestFinding.CONFIRMED for row in alarms),
         "left_out_runs": sum(count for name, count in counts.items() if LEFT_OUT in name),
@@ -206,19 +206,19 @@ def main() -> None:
 
 def show(summary: dict[str, Any], counts: Counter[str], rejected: list[Row]) -> None:
     for name, ratio in summary["worst_ratio"].items():
-        print(f"{counts[name]:6d} runs, worst {ratio:.3f} of budget: {name}")
+        print(f"{counts[name]:6d} runs, worst {ratio:.3f}x tolerance: {name}")
     for name, dtype, ratio, problem, finding in rejected:
         print(
-            f"REJECTED at {ratio:.3f} of budget, {dtype}, {name}, {finding or 'not tested again'}:"
+            f"REJECTED at {ratio:.3f}x tolerance, {dtype}, {name}, {finding or 'not tested again'}:"
             f" {problem}"
         )
     print(
-        "{problems} problems: {false_alarms} false alarms in {legal_runs} legal runs,"
+        "{problems} problems: {false_alarms} false alarms in {conforming_runs} conforming runs,"
         " {over_tolerance_once} over tolerance once".format_map(summary)
     )
     print(
-        "{left_out_rejected} of {left_out_runs} runs of a family member against the budget of the"
-        " others are rejected".format_map(summary)
+        "{left_out_rejected} of {left_out_runs} runs of a reference kernel against the tolerance of"
+        " the others are rejected".format_map(summary)
     )
 
 

@@ -153,7 +153,7 @@ def main() -> int:
         default=500,
         help="problems in all, a quarter per dtype (default 500)",
     )
-    parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
+    parser.add_argument("--seed", type=int, default=2, help="of the random problems (default 2)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     tested = [

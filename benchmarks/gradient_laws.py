@@ -80,7 +80,7 @@ def report(name: str, dtype: str, case: GradientCases, count: int) -> None:
     ]
     skips = sum(not outcome.status.judged for _, found in cases for outcome in found)
     size = (
-        f", largest {max(ratios):.3g}, median {statistics.median(ratios):.3g} of budget"
+        f", largest {max(ratios):.3g}, median {statistics.median(ratios):.3g} of the tolerance"
         if ratios
         else ""
     )

@@ -54,7 +54,7 @@ def report(name: str, tested: list[tuple[Problem, list[Outcome]]], seconds: floa
     ratios = [outcome.comparison.ratio for _, outcome in found if outcome.comparison]
     wrong = [(problem, outcome) for problem, outcome in found if outcome.status.rejects]
     skips = sum(not outcome.status.judged for _, outcome in found)
-    size = f", largest {max(ratios):.3g} of budget" if ratios else ""
+    size = f", largest {max(ratios):.3g} of the tolerance" if ratios else ""
     print(
         f"{name}: {len(tested)} cases, {len(wrong)} rejections, {skips} skips{size},"
         f" {seconds / len(tested):.3f} s a case",

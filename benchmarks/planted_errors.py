@@ -74,10 +74,10 @@ def biased(scene: Scene) -> Tensor:
 
 FAULTS: Final[dict[str, tuple[Callable[[Scene], Tensor], tuple[str, ...]]]] = {
     "rms at 1.3 times its own": (louder, ("o", "final_state")),
-    "rms at 1.3 times the worst legal": (louder_than_any, ("o", "final_state")),
-    "one row at 4 times the worst legal there": (own_row, ("o", "final_state")),
-    "one row at 4 times the worst legal": (any_row, ("o", "final_state")),
-    "one element at 4 times the worst legal": (one_element, ("o", "final_state")),
+    "rms at 1.3 times the worst conforming": (louder_than_any, ("o", "final_state")),
+    "one row at 4 times the worst conforming there": (own_row, ("o", "final_state")),
+    "one row at 4 times the worst conforming": (any_row, ("o", "final_state")),
+    "one element at 4 times the worst conforming": (one_element, ("o", "final_state")),
     "S_T too large by 2^-9": (biased, ("final_state",)),
 }
 """What is planted, and in which outputs."""

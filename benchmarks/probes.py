@@ -84,7 +84,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(
-        "probe", "fault", "contract", "dtype", "right / budget", "faulty / budget", "of", "apart"
+        "probe",
+        "fault",
+        "contract",
+        "dtype",
+        "right / tolerance",
+        "faulty / tolerance",
+        "of",
+        "apart",
     )
     missed, within = 0, 0
     cases = [
@@ -111,8 +118,8 @@ def main() -> None:
             )
     Console(width=160).print(table)
     print(
-        f"{len(table.rows)} faults, {missed} of them not told from a right kernel by {APART:g}"
-        " times"
+        f"{len(table.rows)} faults, {missed} of them not distinguished from a right kernel by"
+        f" {APART:g} times"
     )
     print(f"{within} faults lie within {APART:g} times what is allowed")
     sys.exit(1 if missed else 0)

@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument(
         "--random", type=int, default=24, help="random problems beside the panel (default 24)"
     )
-    parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
+    parser.add_argument("--seed", type=int, default=5, help="of the random problems (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -132,7 +132,7 @@ def main() -> None:
         figures = {
             side: {
                 "problems": len(sides[side]),
-                "legal_outputs": outputs,
+                "conforming_outputs": outputs,
                 "false_alarms": dict(alarms),
                 "caught": {
                     rule: {name: caught[rule, name] for name in BROKEN} for rule in (OURS, *RULES)

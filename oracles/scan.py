@@ -35,7 +35,7 @@ class Tokens:
         q, k: [n, HV, C, K], each key head repeated for its value heads.
         v: [n, HV, C, V]; g: [n, HV, C, K]; beta: [n, HV, C].
         valid: [n, C], False on the rows past a sequence's end.
-        others: [n, HV, C, ...], what else the caller tested to have cut alike.
+        others: [n, HV, C, ...], what else the caller has cut alike.
     """
 
     q: Tensor

@@ -31,7 +31,7 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts.judge import Rejected
 from kdaverify.verdicts.verdict import Verdict
 
-def tell(judge, status=Status.PASS, output="o", **fields):
+def report(judge, status=Status.PASS, output="o", **fields):
     name = judge.adapter.name
     found = dict(implementation=name, property=judge.property_name, status=status, output=output)
     judge.report(Verdict(**found, replay="again", **fields))

@@ -30,7 +30,7 @@ def chosen(pattern: str, impl: str = "") -> list[KnownFault]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tested of a run of the matrix.
+    """What a run of the matrix tests.
 
     Args:
         profile: of faults that survive smoke.

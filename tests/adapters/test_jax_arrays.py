@@ -44,7 +44,7 @@ def test_an_output_that_no_loss_depends_on_has_a_cotangent_of_zeros() -> None:
 
 def test_without_a_graph_nothing_is_differentiated() -> None:
     def never(*_: Any) -> Any:
-        raise AssertionError("no derivative was asked for")
+        raise AssertionError("no derivative was requested")
 
     out, _ = through_jax(product, never, torch.ones(2), torch.ones(2))
     assert not out.requires_grad

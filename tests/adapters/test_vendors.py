@@ -192,10 +192,10 @@ def test_transformers_never_runs_a_kernel_of_another_package(
 
     @functools.wraps(original)
     def dispatching(*args: Any, **keywords: Any) -> None:
-        raise AssertionError("the hub was asked")
+        raise AssertionError("the hub was called")
 
     def foreign(*args: Any, **keywords: Any) -> None:
-        raise AssertionError("another package was asked")
+        raise AssertionError("another package was called")
 
     find_again: Callable[[str, str], Any] = transformers_kda.torch_function.__wrapped__
     monkeypatch.setattr(modeling_kimi_linear, "chunk_kimi_delta_attention", dispatching)

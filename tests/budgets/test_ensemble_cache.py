@@ -144,7 +144,7 @@ def test_the_second_verdict_on_a_problem_costs_no_emulation(
     first = forward(eager, PROBLEM)
 
     def never(*_: object, **__: object) -> None:
-        pytest.fail("the family was run again")
+        pytest.fail("the reference ensemble was run again")
 
     monkeypatch.setattr(operator, "emulate", never)
     assert forward(eager, PROBLEM) == first

@@ -55,7 +55,7 @@ NARROW = TESTED.replace(T=70, K=8, V=6)
 
 CHUNK = 64
 LARGEST_SUM = 16.0
-"""Power of two above every partial sum of h * dh on the problem of ASKED."""
+"""Power of two above every partial sum of h * dh on that problem."""
 
 
 def off(found: Tensor, exact: Tensor) -> float:

@@ -25,7 +25,9 @@ def curve(
 
 
 def growth(kernel: Curve, *conforming: Curve, lengths: tuple[int, ...] = LENGTHS) -> Growth:
-    return Growth("o", lengths, kernel, conforming or (curve("legal", seed=1),), FORMATS["fp32"])
+    return Growth(
+        "o", lengths, kernel, conforming or (curve("conforming", seed=1),), FORMATS["fp32"]
+    )
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, 0.65, 1.08])
@@ -55,7 +57,7 @@ def test_no_slope_is_judged_below_six_octaves() -> None:
 
 
 def test_the_level_is_twice_the_worst_conforming_error() -> None:
-    conforming = curve("legal", seed=1), curve("other", size=5e-4)
+    conforming = curve("conforming", seed=1), curve("other", size=5e-4)
     assert growth(
         Curve("kernel", 1.9 * conforming[0].rms, 0 * conforming[0].rms), *conforming
     ).ratios["level"] == pytest.approx(0.95)
@@ -67,7 +69,7 @@ def test_the_level_is_twice_the_worst_conforming_error() -> None:
 def test_a_shared_error_is_a_bias_unless_conforming_kernels_share_theirs() -> None:
     kernel = curve("kernel", bias=0.9)
     assert growth(kernel).bias == pytest.approx(0.9, abs=0.02) and growth(kernel).ratios["bias"] > 1
-    assert growth(kernel, curve("legal", bias=-0.95)).ratios["bias"] <= 1
+    assert growth(kernel, curve("conforming", bias=-0.95)).ratios["bias"] <= 1
 
 
 def test_a_bias_of_a_small_error_is_none() -> None:
@@ -85,13 +87,13 @@ def test_no_error_is_taken_for_less_than_one_rounding() -> None:
 
 
 def test_limits_are_the_same_at_every_call() -> None:
-    found = growth(curve("kernel", slope=0.3), curve("legal", seed=5))
+    found = growth(curve("kernel", slope=0.3), curve("conforming", seed=5))
     assert found.slope_limit == found.slope_limit and found.bias_limit == found.bias_limit
 
 
 def test_pooled_parts_are_judged_as_one() -> None:
     parts = [
-        growth(curve("kernel", seed=seed), curve("legal", seed=seed + 10)) for seed in range(3)
+        growth(curve("kernel", seed=seed), curve("conforming", seed=seed + 10)) for seed in range(3)
     ]
     whole = pooled(parts)
     rms: Tensor = whole.kernel.rms

@@ -246,7 +246,7 @@ def test_a_folded_scale_is_divided_only_where_q_stays_normal() -> None:
 def test_what_a_kernel_does_not_support_is_skipped_not_passed() -> None:
     @kv.kernel(name="fixed", contract="chunk64-fp32", dtypes=("fp32",))
     def fixed(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
-        raise AssertionError("never asked")
+        raise AssertionError("never called")
 
     for law in ("scaled-output", "absent-state"):
         (outcome,) = check("laws", fixed, ABSENT, {"law": law})
@@ -282,7 +282,7 @@ def test_what_is_drawn_for_a_law_can_be_tested_of_it(law: str) -> None:
 def test_a_kernel_of_one_scale_without_packs_is_tested_what_it_takes() -> None:
     @kv.kernel(name="fixed", contract="chunk64-fp32", dtypes=("fp32",))
     def fixed(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
-        raise AssertionError("never asked")
+        raise AssertionError("never called")
 
     @seed(1)
     @settings(settings_for("smoke", fixed=True), max_examples=5)

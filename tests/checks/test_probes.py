@@ -68,7 +68,7 @@ def test_every_fault_is_ten_times_over_what_is_allowed_and_over_the_right_kernel
     for fault, right, wrong, of in rows(PROBES[name], preset, dtype):
         assert right <= 1
         assert wrong >= APART * max(1, right), (
-            f"{fault.name}: {wrong:.3g} of the budget by {of}, the right kernel {right:.3g}"
+            f"{fault.name}: {wrong:.3g}x tolerance by {of}, the right kernel {right:.3g}"
         )
 
 

@@ -24,16 +24,16 @@ pytestmark = pytest.mark.whole_run
 JUDGING = """
 @pytest.mark.parametrize("output", ["o", "final_state"])
 def test_forward(judge, dtype, output):
-    tell(judge, output=output, dtype=dtype, case="kda-0", problem="{}", regime="mild")
+    report(judge, output=output, dtype=dtype, case="kda-0", problem="{}", regime="mild")
 """
 BODIES = {
     0: "",
     1: (
-        "def test_wrong(judge): tell(judge, Status.FAIL, ratio=float('inf'), dtype='fp32',"
+        "def test_wrong(judge): report(judge, Status.FAIL, ratio=float('inf'), dtype='fp32',"
         " case='kda-1', regime='mixed')"
     ),
     2: "def test_broken(judge): raise KeyError('ours')",
-    3: "def test_unasked(judge): tell(judge, Status.ORACLE_UNCERTIFIED)",
+    3: "def test_uncertified(judge): report(judge, Status.ORACLE_UNCERTIFIED)",
 }
 FAILURE_KEYS = {
     "case",
@@ -177,7 +177,7 @@ def test_a_port_that_is_edited_while_it_is_judged_leaves_nothing_to_conclude(
 ) -> None:
     edit = (
         "def test_edit(judge):\n    with open('port.py', 'a') as port: port.write('# later')\n   "
-        " tell(judge)"
+        " report(judge)"
     )
     done = session(tmp_path, edit)
     assert done.returncode == 2, done.stdout + done.stderr

@@ -18,15 +18,23 @@ from tests.docs.blocks import ROOT
 # Names of records, options and files are no prose: a word alone, or words joined by anything but a
 # space.
 _NAME: Final = re.compile(r"\S*")
-# Names in prose: spans of code, arguments that a docstring describes, and what a template computes.
+_WORD: Final = re.compile(r"\A-*\w+(?:-\w+)*\Z")
+# Names in prose: spans of code, arguments that a docstring describes or a source passes, and what a
+# template computes.
 _CODE: Final = re.compile(
-    r"`[^`\n]*`|^ +\w+(?:, \w+)*:(?= )|; \w+(?:, \w+)*:(?= )|{{.*?}}|{%.*?%}|<[^>\n]*>",
+    r"`[^`\n]*`|^ +\w+(?:, \w+)*:(?= )|; \w+(?:, \w+)*:(?= )|{{.*?}}|{%.*?%}|<[^>\n]*>"
+    r"|\b\w+=(?=[('])",
     re.MULTILINE | re.DOTALL,
 )
-_PAGES: Final = ("docs/*.md", "reports/*.md", "reports/findings/*.md", "*.md")
+_PAGES: Final = (
+    *("docs/*.md", "reports/*.md", "reports/findings/*.md", "*.md"),
+    *("Makefile", "pyproject.toml", ".pre-commit-config.yaml"),
+)
 _TEMPLATES: Final = ("*.html", "*.md", "*.ini", "*.toml")
 HISTORY: Final = "CHANGELOG.md"
 """Quotes what was written before."""
+QUOTED: Final = "test_words.py"
+"""Its literals are the old words."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +52,29 @@ class Passage:
 
 
 def passages() -> Iterator[Passage]:
-    """All of the package, the suites, the oracles and the documentation; of tests and benchmarks
-    docstrings and comments, as their literals hold planted messages.
-    """
+    """All of the package, the suites, the oracles, tests, benchmarks and the documentation."""
+    for path in modules():
+        read = docstrings if path.name == QUOTED else literals
+        yield from read(_name(path), path.read_text())
+        yield from comments(_name(path), path.read_text())
     for folder in ("kdaverify", "oracles", "suites"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield from literals(_name(path), path.read_text())
-            yield from comments(_name(path), path.read_text())
         for pattern in _TEMPLATES:
             yield from (
                 page(_name(path), path.read_text())
                 for path in sorted((ROOT / folder).rglob(pattern))
             )
-    for folder in ("tests", "benchmarks"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield from docstrings(_name(path), path.read_text())
-            yield from comments(_name(path), path.read_text())
     for pattern in _PAGES:
         yield from (
             page(_name(path), path.read_text())
             for path in sorted(ROOT.glob(pattern))
             if path.name != HISTORY
         )
+
+
+def modules() -> Iterator[Path]:
+    """Every module, tests and benchmarks among them."""
+    for folder in ("kdaverify", "oracles", "suites", "tests", "benchmarks"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
 def literals(file: str, source: str) -> Iterator[Passage]:
@@ -104,6 +113,13 @@ def names(source: str) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
+
+
+def keys(source: str) -> Iterator[str]:
+    """Literals that are a name: of a field, a column, an option, a kind."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _WORD.findall(node.value)
 
 
 def page(file: str, text: str) -> Passage:

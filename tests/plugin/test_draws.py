@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 @given(data=st.data())
 def test_{name}(judge, dtype, data):
-    tell(judge, case=str(data.draw(st.integers(0, 10**9))), dtype=dtype)
+    report(judge, case=str(data.draw(st.integers(0, 10**9))), dtype=dtype)
 """
 
 

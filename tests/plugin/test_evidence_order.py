@@ -18,7 +18,7 @@ from kdaverify.verdicts.record import read
 
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
-PLAIN = "def test_it(judge): tell(judge)"
+PLAIN = "def test_it(judge): report(judge)"
 NAMES = ("causality", "conventions", "forward", "gradients", "laws", "probes", "resume")
 S30, B3 = port("S30"), port("B3")
 
@@ -48,7 +48,7 @@ def test_rules_of_calls_precede_gradients_and_those_of_a_backward_follow_them(
     suite: Suite, run: Pytest
 ) -> None:
     suite(
-        calls="def test_it(judge, called): tell(judge)",
+        calls="def test_it(judge, called): report(judge)",
         **dict.fromkeys(("gradients", "state", "resume", "probes"), PLAIN),
     )
     found = collected(run)
@@ -86,8 +86,8 @@ def test_plain_calls_begin_with_the_smallest_and_what_is_derived_with_the_larges
     suite: Suite, run: Pytest
 ) -> None:
     suite(
-        panel="def test_it(judge, named): tell(judge)",
-        causality="def test_it(judge, named): tell(judge)",
+        panel="def test_it(judge, named): report(judge)",
+        causality="def test_it(judge, named): report(judge)",
     )
     from kdaverify.adapters.registry import find
     from kdaverify.operators.kda.operator import KDA
@@ -118,7 +118,7 @@ def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure
 ) -> None:
     suite(
         **dict.fromkeys(
-            NAMES, "import time\n\ndef test_it(judge): time.sleep(0.3); tell(judge, Status.FAIL)"
+            NAMES, "import time\n\ndef test_it(judge): time.sleep(0.3); report(judge, Status.FAIL)"
         )
     )
     record = Path(pytester.path) / "r.jsonl"

@@ -13,26 +13,26 @@ from kdaverify.plugin.session import decisions_of
 from kdaverify.verdicts.decision import Decision
 from kdaverify.verdicts.gate import GateCriteria, gate
 
-PASSES = "def test_it(judge): tell(judge, case='kda-1', versions={'torch': '2'})\n"
+PASSES = "def test_it(judge): report(judge, case='kda-1', versions={'torch': '2'})\n"
 BODIES = {
     "passes": {"forward": PASSES},
     "fails": {
         "forward": PASSES,
-        "resume": "def test_it(judge): tell(judge, Status.FAIL, case='kda-2', dtype='bf16')\n",
+        "resume": "def test_it(judge): report(judge, Status.FAIL, case='kda-2', dtype='bf16')\n",
     },
-    "skips": {"forward": "def test_it(judge): tell(judge, Status.SKIP, message='no device')\n"},
+    "skips": {"forward": "def test_it(judge): report(judge, Status.SKIP, message='no device')\n"},
     "breaks": {"forward": PASSES, "resume": "def test_it(judge): raise KeyError('ours')\n"},
     "uncertified": {
         "forward": PASSES,
-        "state": "def test_it(judge): tell(judge, Status.ORACLE_UNCERTIFIED)\n",
+        "state": "def test_it(judge): report(judge, Status.ORACLE_UNCERTIFIED)\n",
     },
     "raises": {
         "forward": (
-            "def test_it(judge): tell(judge, Status.ERROR, case='kda-1', message='the kernel raised"
-            " NameError: x (p.py:1 in p)')\n"
+            "def test_it(judge): report(judge, Status.ERROR, case='kda-1', message='the kernel"
+            " raised NameError: x (p.py:1 in p)')\n"
         )
     },
-    "hollow": {"forward": "def test_it(judge): tell(judge, vacuous=('zeros',))\n"},
+    "hollow": {"forward": "def test_it(judge): report(judge, vacuous=('zeros',))\n"},
 }
 
 

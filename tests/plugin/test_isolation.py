@@ -72,7 +72,7 @@ def workers_of(folder: Path) -> list[str]:
 def test_the_record_is_the_same_with_and_without(
     suite: Suite, rows: Rows, pytester: pytest.Pytester
 ) -> None:
-    suite(forward=JUDGING, resume="def test_resume(judge): tell(judge)")
+    suite(forward=JUDGING, resume="def test_resume(judge): report(judge)")
     plain = rows("--no-isolate", name="plain.jsonl")
     isolated = rows("--isolate", name="isolated.jsonl")
     assert isolated == plain

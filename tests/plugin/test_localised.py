@@ -164,7 +164,7 @@ def test_nothing_is_localised_of_a_kernel_that_took_its_process(
 def test_a_harness_that_breaks_keeps_its_traceback(
     plant: Callable[..., None], run: Pytest, tested: list[int]
 ) -> None:
-    plant(NEUMANN, "def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
+    plant(NEUMANN, "def test_forward(judge):\n    report(judge)\n    raise KeyError('ours')")
     run().stdout.fnmatch_lines(["*KeyError: 'ours'*", "port: HARNESS ERROR*"])
     assert not tested
 

@@ -79,7 +79,7 @@ def test_none_is_run_again_once_another_test_failed_for_certain(
     near = (pytester.path / "test_forward.py").read_text()
     suite(
         forward=(
-            "def test_it(judge): tell(judge, Status.FAIL, ratio=200.0, statistic='rms',"
+            "def test_it(judge): report(judge, Status.FAIL, ratio=200.0, statistic='rms',"
             ' problem=\'{"op":"kda"}\')'
         )
     )

@@ -23,7 +23,7 @@ def ids(result: pytest.RunResult) -> list[str]:
 
 
 def test_ids_carry_implementation_format_and_regime(suite: Suite, run: Pytest) -> None:
-    suite(forward="def test_forward(judge, dtype, gate): tell(judge)")
+    suite(forward="def test_forward(judge, dtype, gate): report(judge)")
     found = ids(run("--collect-only", "-q"))
     assert found == [
         f"test_forward[port-{dtype}-{gate}]"
@@ -36,7 +36,7 @@ def test_ids_carry_implementation_format_and_regime(suite: Suite, run: Pytest) -
 def test_laws_are_tested_in_every_format_but_in_smoke_in_the_usual_ones(
     suite: Suite, run: Pytest
 ) -> None:
-    suite(laws="def test_laws(judge, lawful): tell(judge)")
+    suite(laws="def test_laws(judge, lawful): report(judge)")
     # The port takes no packs, and a gate for every channel: laws of packs and of shared gates have
     # no case.
     of_shared_gates = ("rotated-channels", "shifted-gates", "permuted-heads")
@@ -53,7 +53,7 @@ def test_laws_are_tested_in_every_format_but_in_smoke_in_the_usual_ones(
 
 
 def test_the_panel_is_a_parameter(suite: Suite, run: Pytest) -> None:
-    suite(panel="def test_panel(judge, named): tell(judge)")
+    suite(panel="def test_panel(judge, named): report(judge)")
     found = ids(run("--collect-only", "-q"))
     about_sizes, wanted = (
         {
@@ -72,7 +72,7 @@ def test_the_panel_is_a_parameter(suite: Suite, run: Pytest) -> None:
 def test_implementations_repeat_and_the_default_is_eager(
     suite: Suite, pytester: pytest.Pytester
 ) -> None:
-    suite(forward="def test_forward(judge): tell(judge)")
+    suite(forward="def test_forward(judge): report(judge)")
     plain = ("-p", "kdaverify.plugin", "--collect-only", "-q")
     assert ids(pytester.runpytest_inprocess(*plain)) == ["test_forward[eager]"]
     both = pytester.runpytest_inprocess(*plain, "--impl=eager", "--impl=port.py", "--impl=eager")
@@ -80,7 +80,7 @@ def test_implementations_repeat_and_the_default_is_eager(
 
 
 def test_the_header_prints_profile_and_seed(suite: Suite, run: Pytest) -> None:
-    suite(forward="def test_forward(judge): tell(judge)")
+    suite(forward="def test_forward(judge): report(judge)")
     run("--kda-seed=7").stdout.fnmatch_lines(["kdaverify: port.py, profile smoke, --kda-seed 7"])
 
 
@@ -104,7 +104,7 @@ def test_the_header_prints_profile_and_seed(suite: Suite, run: Pytest) -> None:
 def test_misuse_is_refused_before_anything_runs(
     suite: Suite, run: Pytest, words: list[str], complaint: str
 ) -> None:
-    suite(forward="def test_forward(judge): tell(judge)")
+    suite(forward="def test_forward(judge): report(judge)")
     result = run(*words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([complaint])

@@ -25,23 +25,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 @given(n=st.integers(0, 10**6))
 def test_forward(judge, n):
-    tell(judge, Status.FAIL if n >= 100 else Status.PASS, case=str(n))
+    report(judge, Status.FAIL if n >= 100 else Status.PASS, case=str(n))
 """
 
 
 def test_a_rejection_is_short_and_shows_no_line_of_ours(suite: Suite, run: Pytest) -> None:
-    suite(forward="def test_forward(judge): tell(judge, Status.FAIL)")
+    suite(forward="def test_forward(judge): report(judge, Status.FAIL)")
     result = run()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["FAIL: o is off", "port: REJECT*", "*- forward FAIL: 1 verdict"])
     assert "Traceback" not in result.stdout.str()
-    assert "def tell" not in result.stdout.str()
+    assert "def report" not in result.stdout.str()
 
 
 def test_a_harness_exception_keeps_its_traceback_and_is_no_rejection(
     suite: Suite, run: Pytest
 ) -> None:
-    suite(forward="def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
+    suite(forward="def test_forward(judge):\n    report(judge)\n    raise KeyError('ours')")
     result = run()
     result.stdout.fnmatch_lines(
         [
@@ -97,8 +97,8 @@ def test_what_cannot_run_here_is_one_skip_with_the_reason(
     suite: Suite, run: Pytest, rows: Rows, pytester: pytest.Pytester
 ) -> None:
     suite(
-        forward="def test_forward(judge, gate): tell(judge)",
-        resume="def test_resume(judge): tell(judge)",
+        forward="def test_forward(judge, gate): report(judge)",
+        resume="def test_resume(judge): report(judge)",
     )
     absent = "\nport.missing = lambda: 'pip install it'\n"
     port = pytester.path / "port.py"
@@ -126,7 +126,7 @@ def test_a_wrong_convention_is_reported_once_and_nothing_else_is_scored(
 ) -> None:
     suite(
         conventions="def test_conventions(judge): judge.conventions()",
-        forward="def test_forward(judge, dtype): tell(judge)",
+        forward="def test_forward(judge, dtype): report(judge)",
     )
     port = pytester.path / "port.py"
     port.write_text(port.read_text().replace("dtypes=", 'state="vk", dtypes='))
@@ -143,7 +143,7 @@ def test_warnings_of_a_kernel_are_its_own_affair(suite: Suite, run: Pytest) -> N
     suite(
         forward=(
             "import warnings\ndef test_forward(judge): warnings.warn('old API',"
-            " DeprecationWarning); tell(judge)"
+            " DeprecationWarning); report(judge)"
         )
     )
     # This process has imported the plugin already, which pytest would warn of where it is installed

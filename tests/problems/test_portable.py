@@ -61,7 +61,7 @@ def test_dot_adds_from_the_first_element_to_the_last() -> None:
     in_order = [sum(row.tolist(), 0.0) for row in x]
     assert dot(x, one).tolist() == in_order
     assert x.sum(axis=-1).tolist() != in_order, (
-        "the data do not tell one order of summation from another"
+        "the data do not distinguish one order of summation from another"
     )
 
 

@@ -12,7 +12,7 @@ from tests.checks.test_growth import curve, growth
 
 
 def test_every_length_has_its_point_and_the_band_shows() -> None:
-    text = chart(growth(curve("kernel"), curve("legal", size=5e-4), curve("other", size=2e-3)))
+    text = chart(growth(curve("kernel"), curve("conforming", size=5e-4), curve("other", size=2e-3)))
     drawn = text.plain[: text.plain.index("o: relative")]
     assert drawn.count(POINT) == 4 and BAND in drawn
     assert drawn.splitlines()[-1].split() == ["256", "4k"]

@@ -129,7 +129,7 @@ def test_gradients_are_run_again_at_smaller_sizes(
         _: object, __: object, outputs: list[str], **options: float
     ) -> dict[str, Recheck]:
         largest.append(options["largest"])
-        return {name: fresh_seeds.undecided("told") for name in outputs}
+        return {name: fresh_seeds.undecided("reported") for name in outputs}
 
     monkeypatch.setattr(rechecking, "recheck", recording)
     near = row(Status.FAIL, statistic="rms", ratio=1.2, problem=PROBLEM.to_json(), output=output)

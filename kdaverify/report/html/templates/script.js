@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   document.body.classList.add("scripted");
-  const told = document.getElementById("told");
+  const announced = document.getElementById("announced");
   const table = document.getElementById("cases");
   const body = table.tBodies[0];
   const form = document.querySelector(".filters");
@@ -34,12 +34,12 @@
     const compare = (a, b) => (typeof a === "number" ? (a === b ? 0 : a - b) : a.localeCompare(b));
     const rows = [...body.rows].sort((a, b) => (ascending ? 1 : -1) * compare(key(a), key(b)));
     body.append(...rows);
-    told.textContent = `sorted by ${header.textContent.trim()}, ${ascending ? "ascending" : "descending"}`;
+    announced.textContent = `sorted by ${header.textContent.trim()}, ${ascending ? "ascending" : "descending"}`;
   };
 
   const copied = (button, done) => {
     button.textContent = done ? "copied" : "select and copy";
-    told.textContent = done ? "the line is on the clipboard" : "the line is selected";
+    announced.textContent = done ? "the line is on the clipboard" : "the line is selected";
     setTimeout(() => { button.textContent = "copy"; }, 1600);
   };
 

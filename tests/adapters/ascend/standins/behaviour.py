@@ -18,7 +18,7 @@ from kdaverify.adapters.eager import EAGER, EAGER_RECURRENT
 from oracles.inputs import Inputs
 
 LAYOUTS = ("BSND", "BNSD", "TND", "NTD")
-Order = Literal["as told", "other"]
+Order = Literal["as given", "other"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Behaviour:
     o_as_inputs: bool = False
     square: bool = False
     layout: str | None = None
-    start: Order = "as told"
-    final: Order = "as told"
+    start: Order = "as given"
+    final: Order = "as given"
     beta: str = "value"
     scale: str = "once"
     key_heads: str = "grouped"
