@@ -75,9 +75,7 @@ def generated(
 
 
 def shelve(database: ExampleDatabase, key: bytes, choices: tuple[Any, ...]) -> None:
-    """Has Hypothesis begin to shrink at these choices: what lies on the first shelf of a database
-    is taken to be shrunk already.
-    """
+    """Has Hypothesis begin to shrink at these choices, as if they were shrunk already."""
     database.save(key + b".secondary", choices_to_bytes(choices))
 
 

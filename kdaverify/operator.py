@@ -83,9 +83,7 @@ class CallOperator(Operator):
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:
-        """The fixed problems of a profile, inside what an implementation takes, by a name for each
-        that begins with the format.
-        """
+        """A profile's fixed problems, inside what is taken, by names that begin with the format."""
 
     @abc.abstractmethod
     def random(self, adapter: Adapter, dtype: str, bounds: Any) -> SearchStrategy[Any]:
@@ -133,9 +131,7 @@ class CallOperator(Operator):
         del adapter, chosen, profile
 
     def misfit(self, adapter: Adapter) -> str | None:
-        """Which declared convention is wrong, or what is wrong with any call, if that can be found
-        out; nothing else is scored then.
-        """
+        """Which declared convention, or what else, is wrong with any call, if it can be found."""
         del adapter
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
@@ -265,9 +261,7 @@ class CallOperator(Operator):
         """The same for the gradients of a loss."""
 
     def unused_rows(self, call: Any) -> Mapping[str, tuple[int, int]]:
-        """Of the tensors of a pack with one row a token, the axis of tokens and how many of its
-        rows belong to sequences.
-        """
+        """Of a pack's tensors with a row a token, the token axis and its sequences' rows."""
         # The command line names operators without torch, which oracles import.
         from oracles.signature import Role
 
@@ -279,16 +273,12 @@ class CallOperator(Operator):
         return dict.fromkeys(of_tokens, (1, sum(call.lengths)))
 
     def unused_number(self, adapter: Adapter) -> float:
-        """What rows past the last offset hold for an implementation, and their cotangents: what
-        memory that was never written may.
-        """
+        """What rows past the last offset, and their cotangents, may hold for an implementation."""
         del adapter
         return math.nan
 
     def has_one_loss(self, problem: Any) -> bool:
-        """Whether gradients of a problem of the panel are tested for the loss on all outputs
-        together alone, and not on each besides.
-        """
+        """Whether a panel problem's gradients are tested for the loss on all outputs alone."""
         del problem
         return False
 
@@ -321,9 +311,7 @@ class CallOperator(Operator):
 
     @abc.abstractmethod
     def place(self, output: str, index: tuple[int, ...], call: Any) -> ElementPlace:
-        """An element of an output, of a gradient or of a stage's tensor in the words of the
-        operator, and the inputs that made it.
-        """
+        """An element of a tensor in the words of the operator, and the inputs that made it."""
 
     def listed(self, what: str) -> list[dict[str, Any]]:
         """Its items of a list of `kdaverify list` that each operator has its own of.
@@ -362,9 +350,7 @@ class CallOperator(Operator):
         return shipped_catalogue(self.name)
 
     def baseline(self, call: Any, contract: Any, io: Format) -> Baseline | None:
-        """A simpler algorithm beside a call, to report outputs that have far fewer digits than its;
-        None where there is none.
-        """
+        """A simpler algorithm beside a call, to report outputs with fewer digits; or None."""
         del call, contract, io
         return None
 

@@ -158,9 +158,7 @@ class _OutputTolerances:
 
 
 def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
-    """The smaller of what a state is and of what it differs from the one before: that one is large
-    where it has decayed to nothing.
-    """
+    """The smaller of a state and its difference to the one before, which is large after decay."""
     return torch.minimum(final.abs(), (final - initial).abs())
 
 
@@ -257,9 +255,7 @@ def sharpened(
     budgets: Callable[[A], dict[str, Budget]],
     demanded: Callable[[A], A],
 ) -> Reference:
-    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls
-    prove and that are not required.
-    """
+    """Float64 where sharp enough, else balls; `demanded` drops zeros that only balls prove."""
     seen: list[tuple[A, dict[str, Budget]]] = []
 
     def sharp(truth: A) -> bool:

@@ -63,9 +63,7 @@ def row_rms(tensor: Tensor) -> Tensor:
 
 
 def _root_mean_square(tensor: Tensor, dim: int) -> Tensor:
-    """Of what is smaller than 2^-511 the squares underflow: errors of states that decayed so far
-    are taken relative to the largest.
-    """
+    """Errors of states below 2^-511, whose squares underflow, are relative to the largest."""
     return _root_mean_square_of(tensor.abs(), dim)
 
 

@@ -77,8 +77,7 @@ class StochasticRounding(Samples):
         return replace(self, live=live, number=number)
 
     def rounded(self, tensor: Tensor, fmt: Format, *, cut: bool = False) -> Tensor:
-        """Every element that `fmt` cannot hold, moved by a random error of the size of rounding to
-        nearest, or of cutting off.
+        """Every element that `fmt` cannot hold, moved by a random rounding to nearest or cut-off.
 
         Subnormals are as far apart as the smallest normal numbers; no rounding takes more than
         there is.

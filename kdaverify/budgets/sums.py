@@ -1,6 +1,4 @@
-"""How dot products are made: in what order their terms are summed, in which format the sum is kept,
-how operands are brought to theirs.
-"""
+"""How dot products are made: order of terms, format of the sum, operands' conversion."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ def term_by_term(contract: Contract) -> Dot:
 
 
 def matrix_units(fmt: Format, contract: Contract) -> dict[str, Dot]:
-    """Ways of matrix units that the contract allows, by name: both operands brought to `fmt`,
-    products summed in its accumulator.
-    """
+    """Ways of matrix units that the contract allows: operands in `fmt`, its accumulator."""
     free = contract.operand_rounding == "free"
     cut = contract.operand_rounding == "truncate" or (free and fmt.name == "tf32")
     ways = {"matrix units": fmt.round} if contract.operand_rounding != "truncate" else {}

@@ -1,6 +1,4 @@
-"""The named tensors of each pipeline, stage by stage, forward and then backward: what a contract
-may give a storage format of its own.
-"""
+"""Every pipeline's named tensors, stage by stage: what may have a storage format."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
-        """Gives the worker of an idle place a task, a new worker if the last one is gone; what
-        comes back stands for the answer.
-        """
+        """Gives an idle worker a task, or a new worker; what comes back stands for the answer."""
 
     @abc.abstractmethod
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:

@@ -75,8 +75,7 @@ class CampaignRun:
         )
 
     def seal(self, account: Callable[[Orders, CampaignCounts], Account]) -> bool:
-        """Closes the record, unless fixed cases were left out or Ctrl-C ended the run: a record
-        without a seal is half a run.
+        """Closes the record, unless fixed cases were left out or Ctrl-C ended the run.
 
         Args:
             account: makes what is said beside the verdicts.
@@ -128,9 +127,7 @@ class CampaignRun:
         self.tally.join()
 
     def untested(self, implementation: str) -> int:
-        """Fixed cases of an implementation that were not answered; none where a wrongly declared
-        convention left nothing to test.
-        """
+        """Fixed cases without an answer; none where a wrong declaration left nothing to test."""
         own = [
             task
             for task in self._fixed

@@ -158,9 +158,7 @@ def _run(adapter: Adapter, call: BitwiseCall, exposed: tuple[str, ...]) -> dict[
 
 
 def _differs(relation: Relation, name: str, first: Tensor, second: Tensor) -> Tensor:
-    """Where bits are lost that the type has room for: a kernel may keep more below its normal
-    numbers than any reference kernel.
-    """
+    """Where bits are lost below the normal numbers: a kernel may keep more than references."""
     factor = relation.factor(name)
     wanted = factor * first.double()
     other = (wanted != second.double()) & relation.alike(name, second)

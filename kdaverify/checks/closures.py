@@ -72,8 +72,7 @@ CLOSURES: Final[Mapping[str, Closure]] = {
 def closures(
     written: Named, inputs: Inputs, contract: Contract, formats: Callable[[str], Format]
 ) -> dict[str, float]:
-    """How far every equation that the tensors allow is from holding, as a fraction of what
-    roundings can do; inf where it is not finite.
+    """How far every equation is from holding, as a fraction of what roundings do, or inf.
 
     Math: bound = (u_result + 2 u_operands + (n + 2) u_sum) terms + n smallest normal, n the terms
     of the longest sum; u_operands is 0 where products take what is stored as it is.

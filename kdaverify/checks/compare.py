@@ -213,9 +213,7 @@ class _Compared:
     inputs: TensorCall
 
     def broken(self, mask: Tensor, status: Status, statistic: str) -> Comparison:
-        """A comparison that ends at a mask: no statistic means anything once an element is
-        non-finite or an exact zero is lost.
-        """
+        """A comparison that ends at a mask: a non-finite element, or an exact zero lost."""
         at = first_true(mask)
         found, exact = float(self.actual.flatten()[at]), float(self.exact.flatten()[at])
         where = place(self.output, at, self.exact.shape, self.inputs)

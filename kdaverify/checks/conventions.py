@@ -1,6 +1,4 @@
-"""Conventions: layout, state order, gate base, beta, scale and padding are what the adapter
-declares; tested before anything is scored.
-"""
+"""Conventions: layout, order, gate, beta, scale and padding as declared; tested first."""
 
 from __future__ import annotations
 
@@ -67,8 +65,7 @@ SIZES = (
 
 
 def preflight(adapter: Adapter) -> list[Outcome]:
-    """What is wrong with every call, before anything is scored: the outcome of `conventions`, and
-    beside an exception the other call's.
+    """What is wrong with every call, before scoring: of `conventions`, or of the other call.
 
     A kernel that raises in other words for another problem is wrong; one that raises the same
     always may lack something here.
@@ -156,9 +153,7 @@ def _fitting(
 
 
 def _fits(other: Adapter, problem: Problem, choice: str) -> bool:
-    """Whether nothing is wrong under the other choice; of rows that are normalised or not, on short
-    ones too: unit rows stay what they are.
-    """
+    """Whether all is right under the other choice; of normalised rows, on short ones too."""
     tested = (problem, problem.replace(key="tiny")) if choice == "qk" else (problem,)
     return all(_complaint(other, other.domain.fit(one)) is None for one in tested)
 
@@ -173,9 +168,7 @@ def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:
 
 
 def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -> Outcome | None:
-    """What else is wrong with every call, if that is found by calling again: an export answers the
-    calls that were written down alone.
-    """
+    """What else is wrong with every call, found by calling again; exports answer no more."""
     if not (adapter.answers and adapter.open_ended):
         return None
     if isinstance(complaint, CallError):
@@ -195,9 +188,7 @@ def _unanswered(adapter: Adapter) -> Outcome | None:
 
 
 def _transposed(adapter: Adapter) -> Outcome | None:
-    """Says so where a square final state is the transpose of its exact value though the initial one
-    was taken as declared.
-    """
+    """Reports a transposed square final state where the initial one is as declared."""
     problem = fitted(adapter, ORDINARY.replace(state="asymmetric", dtype=adapter.dtypes[0]))
     if (
         problem.K != problem.V

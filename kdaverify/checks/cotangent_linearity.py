@@ -1,6 +1,4 @@
-"""Linearity: a backward is linear in the cotangents (math.md 7, law 13), to rounding, to the bit
-for powers of two, and from zero.
-"""
+"""Linearity of a backward in the cotangents (math.md 7, law 13), exact for powers of two."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ def _sum(adapter: Adapter, problem: Problem, inputs: Inputs, of: str) -> list[Ou
 def _power(
     adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent: int
 ) -> list[Outcome]:
-    """Bits are demanded wherever the reference kernels that round keep them: where nothing under-
-    or overflows on the way.
-    """
+    """Bits are demanded where rounding references keep them: without under- and overflow."""
     reason = subnormals(adapter.backward_contract(problem.dtype).operands)
     if reason:
         return skipped(reason)

@@ -29,8 +29,7 @@ MOST: Final = 3.0
 
 
 def unremarkable(unit: float) -> float:
-    """Digits that a pass may have fewer without a warning, by the format of its operands: MOST, or
-    half of what that format holds.
+    """Digits that a pass may have fewer without a warning: MOST, or half its operands'.
 
     With three digits alone no kernel of bf16 operands, which hold 2.4, was ever warned of:
     chunk64-bf16 on identical keys with beta two and slow gates (T = 128) is off by 0.68 of the rms

@@ -1,6 +1,4 @@
-"""Figures beside the usual statistics: what was found and the tolerance of a measure, element by
-element, row by row, or in one.
-"""
+"""Figures beside the usual statistics: a measure's value and tolerance, by element or row."""
 
 from __future__ import annotations
 

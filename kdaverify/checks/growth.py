@@ -1,6 +1,4 @@
-"""How an error grows with the length of a run beside that of conforming kernels: level, slope and
-bias, with limits from the samples.
-"""
+"""How an error grows with length beside conforming kernels': level, slope and bias."""
 
 from __future__ import annotations
 
@@ -106,9 +104,7 @@ class Growth:
 
     @property
     def bias_limit(self) -> float:
-        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / the error of the worst
-        conforming kernel where that is less.
-        """
+        """Lower 99 % limit of |mean| / rms, or of |mean| / the worst conforming error if less."""
         mean, rms = self.kernel.mean[:, -1], self.kernel.rms[:, -1]
         worst = torch.stack([self._floored(curve)[:, -1] for curve in self.conforming]).amax(0)
         size = torch.maximum(rms, worst).square()

@@ -30,9 +30,7 @@ def localise(
 def steps(
     adapter: Adapter, problem: Any, property_name: str, detail: Mapping[str, Any]
 ) -> Iterator[Step]:
-    """Everything that can be judged of the stages behind a property, in order; where that broke
-    off, the last step says why.
-    """
+    """All that can be judged of a property's stages, in order; the last step may say why not."""
     feed = FEEDS[0]
     try:
         judged = implementation_of(adapter, detail)

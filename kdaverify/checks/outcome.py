@@ -69,9 +69,7 @@ def skipped(reason: str) -> list[Outcome]:
 
 
 def of_failed_call(adapter: Adapter, inputs: TensorCall, fault: CallError) -> list[Outcome]:
-    """What a call that cannot be compared came to: skipped where a kernel may decline it, as its
-    caller gets an exception and no wrong number.
-    """
+    """What an uncomparable call came to: skipped where a kernel may decline it by exception."""
     declined = adapter.operator.may_decline(adapter, inputs)
     if declined and fault.status is Status.ERROR:
         said = fault.message.partition("\n")[0]
@@ -200,9 +198,7 @@ def _evidence(
 
 
 def held_at_fastest(call: TensorCall, contract: Any, hold: Callable[[Any], Reference]) -> Reference:
-    """What `hold` makes of the call, where it is made fastest and there is memory left: other
-    processes use accelerators too.
-    """
+    """What `hold` makes of the call, where that is fastest and memory is left."""
     *faster, last = _benches(call, contract)
     for bench in faster:
         try:

@@ -107,9 +107,7 @@ def _measured(adapter: Adapter, tested: Probe) -> list[Outcome]:
 
 
 def _with(outcome: Outcome, figures: Callable[[str], Iterable[Comparison]]) -> Outcome:
-    """The outcome with further figures of its output; once an element is not finite, or an exact
-    zero lost, none means anything.
-    """
+    """The outcome with further figures of its output, if finite and without lost zeros."""
     comparison = outcome.comparison
     if comparison is None or not comparison.ratios:
         return outcome

@@ -35,8 +35,7 @@ METHOD: Final = "differences of its own outputs"
 
 
 def self_consistency(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Moves all inputs at once along signed random directions and holds the change of a loss
-    against what the gradients say.
+    """Moves all inputs along random directions; holds the loss's change against gradients.
 
     Math: `budgets.differences`. No reference value of an output enters: a wrong forward with its
     own derivative passes here and fails elsewhere. float64 gives the curvature and the reference

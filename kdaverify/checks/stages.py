@@ -1,6 +1,4 @@
-"""Stages that an implementation exposes: forward and backward, on exact inputs and on its own, by
-the tolerance of each stage.
-"""
+"""Exposed stages, forward and backward, on exact inputs and their own, by own tolerances."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ def walk_back(adapter: Adapter, problem: Problem) -> Iterator[Step]:
 
 
 def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
-    """The stage that an output of `stages` is reported under; for stages fused into one with the
-    tensor, as in "intra (R)"; "" for none.
-    """
+    """The stage that an output of `stages` is reported under; "" for none."""
     stage, _, judged = output.removeprefix("call").partition(".")
     call = adapter.stages(dtype).get(stage)
     # An equation begins with the tensor that it defines.
@@ -105,8 +101,7 @@ def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
 
 
 def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
-    """The name of the first stage outside its tolerance, on exact inputs, then on its own; None
-    where none is, or none is exposed.
+    """The first stage outside its tolerance, on exact inputs, then on its own; None if none.
 
     Args:
         backward: whether a gradient is wrong: then the stages of the backward follow those of the
@@ -240,9 +235,7 @@ def _exact(
 def _closed(
     calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _StageRun
 ) -> Iterator[Outcome]:
-    """Whether the kernel's own tensors fulfil the equations between them; a violation is reported
-    under the stage that wrote it.
-    """
+    """Whether the kernel's tensors fulfil their equations; reported under the writing stage."""
     x = bench.arguments
     for equation, ratio in closures(own, x.inputs, bench.contract, x.formats).items():
         stage = next(

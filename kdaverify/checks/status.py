@@ -48,9 +48,7 @@ class Status(StrEnum):
 
     @property
     def localised(self) -> bool:
-        """Whether a stage may be to blame: something is wrong with what the named kernel did, and
-        its process is still there.
-        """
+        """Whether a stage may be to blame: a numeric failure, with the process still there."""
         elsewhere = (Status.CONVENTION, Status.WRONG_KERNEL, Status.ORACLE_UNCERTIFIED)
         return self.rejects and not self.takes_process and self not in elsewhere
 

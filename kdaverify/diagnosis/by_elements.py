@@ -33,8 +33,7 @@ elements in its own kernel, and the nearest other mistake 33 %."""
 
 
 def by_elements(judged: Adapter, first: PropertyCase, *, until: float) -> list[Match]:
-    """The known mistakes that reproduce the clear errors, element by element, the nearest first;
-    none where too few errors are clear.
+    """The known mistakes that reproduce the clear errors by element, nearest first.
 
     Args:
         first: the test that failed.
@@ -81,9 +80,7 @@ class _Clear:
         return cls(masks, kernel, errors)
 
     def reproduced(self, other: KernelErrors) -> tuple[float, float]:
-        """The share of the elements in which a mistake leaves at most a quarter of the error, and
-        the median share of the error that it leaves.
-        """
+        """The share of elements with at most a quarter of the error left, and the median left."""
         if other.failed is not None or not self.masks.keys() <= other.outputs.keys():
             return 0.0, 1.0
         left = _joined(

@@ -1,5 +1,4 @@
-"""What the failures of a run have in common: the shortest sentence about a case that separates the
-failing ones from those that pass.
+"""What a run's failures have in common: the shortest separating sentence about a case.
 
 A subgroup search over conjunctions of at most two traits, as exact as it is small: a run has some
 thousand cases and a hundred traits. Subgroups are ranked by Youden's J, the share of the failing

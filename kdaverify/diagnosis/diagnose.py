@@ -219,9 +219,7 @@ def _named(
 def _elsewhere(
     adapter: Adapter, other: PropertyCase, lineup: FaultComparison, fits: list[Match]
 ) -> tuple[list[Match], float]:
-    """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of
-    its error that they leave.
-    """
+    """Those that also fit the other case, and 0; or all, and the share of error they leave."""
     if (
         not fits
         or other == lineup.question

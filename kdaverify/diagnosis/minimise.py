@@ -23,9 +23,7 @@ Failure = tuple[str, Status, float]
 
 
 def failure(adapter: Adapter, question: PropertyCase) -> Failure | None:
-    """(output, status, ratio) of the worst of what rejects, the ratio that of the output as a
-    whole; None where nothing does.
-    """
+    """(output, status, ratio) of the worst rejected output, its ratio as a whole; or None."""
     found = [
         outcome
         for outcome in check(question.property, adapter, question.problem, question.detail)

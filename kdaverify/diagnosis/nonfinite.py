@@ -29,8 +29,7 @@ LEAST: Final = 2
 
 
 def by_places(judged: Adapter, first: PropertyCase, *, until: float) -> list[Match]:
-    """The known mistakes with the same finite elements, and the same values there, on every input
-    tried; none where too few inputs show any.
+    """Known mistakes with the same finite elements and values on every input tried.
 
     Args:
         first: the test that failed.

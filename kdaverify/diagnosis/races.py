@@ -1,5 +1,4 @@
-"""Results that differ between runs of the same inputs by more than roundings: how often, where, and
-which known races give the same wrong results.
+"""Results that differ between runs of the same inputs: how often, where, which races fit.
 
 A fault that strikes at random cannot be compared call by call. Each of its wrong results can: it is
 one of the few that the same race gives when it is run often enough on the same inputs.
@@ -203,9 +202,7 @@ class _Results:
         return len(differ ^ ({*suspect.fault.outputs} & returned))
 
     def _given(self, suspect: Suspect) -> tuple[int, int]:
-        """How many of the wrong results a known race gives within some calls; how many of them by
-        NaN or infinity in the same places alone.
-        """
+        """How many wrong results a known race gives; how many by NaN or infinity alone."""
         contract, left, struck = declared(self.question, self.judged), self.wrong[:LOOKED_AT], False
         counts = [0, 0]
         for number, run in enumerate(_runs(suspect)):

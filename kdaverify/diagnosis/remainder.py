@@ -90,9 +90,7 @@ def _traits(case: PropertyCase) -> set[str]:
 
 
 def _left(adapter: Adapter, found: Diagnosis, case: PropertyCase) -> float | None:
-    """The share of the error that the nearest of the named bugs leaves, 0 where one explains it;
-    None where it cannot be compared.
-    """
+    """The error's share that the nearest named bug leaves; None where not comparable."""
     try:
         lineup = FaultComparison(case, adapter)
         if not (lineup.wrong and lineup.comparable and lineup.repeats):

@@ -139,9 +139,7 @@ def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -
 def diagnosed(
     verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
 ) -> dict[CaseKey, str]:
-    """What is wrong, by what was tested: of every call that fails the smallest clear case, which
-    is the one that is shown.
-    """
+    """What is wrong, by test: of every failing call the smallest clear case, which is shown."""
     return {
         tested: found["diagnosis"]
         for tested, found in findings(verdicts, adapter, seconds=seconds).items()

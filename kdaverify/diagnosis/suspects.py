@@ -71,9 +71,7 @@ def declared(question: PropertyCase, judged: Adapter) -> Any:
 
 
 def suspects(question: PropertyCase, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:
-    """All of them at the declared chunk size; then at smaller ones that the contract permits, where
-    they cut the sequences elsewhere.
-    """
+    """All at the declared chunk size; then at permitted smaller ones that cut otherwise."""
     known, simple = _known(question, judged), judged.operator.simple_mistakes()
     for size in _sizes(question, judged):
         yield (

@@ -1,6 +1,4 @@
-"""Faults of the backward between chunks and through the triangular system (math.md 5: state_bwd,
-dqkwg, wy_bwd, cumsum_bwd).
-"""
+"""Faults of the backward between chunks and through the solve (math.md 5)."""
 
 from __future__ import annotations
 

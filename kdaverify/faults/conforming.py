@@ -1,5 +1,4 @@
-"""Kernels that are right, in any conventions: a token loop and a chunk form in plain torch, both
-differentiated by autograd.
+"""Right kernels in any conventions: a token loop and a chunk form, by autograd.
 
 Each computes from the tensors as they are declared (a decay multiplies the state, a logit goes
 through the kernel's own sigmoid), in fp32 for fp32, bf16 and fp16 inputs and in fp64 for fp64, and
@@ -203,8 +202,7 @@ def is_possible(row: Mapping[str, str]) -> bool:
 def covering_rows(
     number: int = 0, seed: int = 0, axes: Mapping[str, Sequence[str]] = AXES
 ) -> list[dict[str, str]]:
-    """Combinations in which every possible pair of values of two axes occurs; then others, until
-    there are `number` of them.
+    """Combinations with every possible pair of two axes' values; then others, to `number`.
 
     Args:
         axes: those that are combined; layout, packing and padding among them.

@@ -101,9 +101,7 @@ class AlsoFor(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class StridesOfTheGradient(Parts):
-    """The gradient of a state is made by a kernel of its own, which recomputes z as if it lay as
-    the incoming gradient does.
-    """
+    """The gradient of a state is by a kernel that misreads z's strides as the gradient's."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
         state, cu, act = options

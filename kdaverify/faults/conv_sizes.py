@@ -60,9 +60,7 @@ class SinglesOfAPack(Parts):
 
 @dataclass(frozen=True)
 class FirstEntries(Parts):
-    """Sequences shorter than W have a backward of their own, whose gradient of the weight is that
-    of one tile of entries.
-    """
+    """Sequences shorter than W have an own backward: dweight is that of one tile of entries."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
         state, cu, act = options

@@ -1,6 +1,4 @@
-"""What faults are patches of: a right kernel for each operator, and the conforming kernels that
-faults of it are compared with.
-"""
+"""What faults are patches of: right kernels by operator, and conforming ones beside them."""
 
 from __future__ import annotations
 

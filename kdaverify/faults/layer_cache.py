@@ -1,6 +1,4 @@
-"""A small layer with a window, a state and a cache of both, and faults of rows and sequences that
-have few tokens or none.
-"""
+"""A small layer with a window, a state and caches; faults of rows with few or no tokens."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ TILE: Final = 64
 
 
 class Unkept(torch.autograd.Function):
-    """The normalised row. In the backward the mean of each row has no axis of its own: where it
-    fits it is broadcast along columns.
+    """The normalised row. In the backward the rows' mean is broadcast along columns if it fits.
 
     `tiles`: of V rows each; otherwise all rows together.
     """

@@ -19,9 +19,7 @@ CALL = "call"
 
 
 def retested(adapter: Adapter, failed: Verdict, spec: str = "") -> list[Verdict]:
-    """The verdicts of an implementation on a test that another one had, borderline failures run
-    again; none where it has no such option.
-    """
+    """An implementation's verdicts on another's test, borderline ones again; or none."""
     reported = list[Verdict]()
     judge = Judge(
         adapter,

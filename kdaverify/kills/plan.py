@@ -53,9 +53,7 @@ class Plan:
         return tuple(dict.fromkeys(name for fault in self.faults for name in fault.conforming))
 
     def jobs(self, done: Iterable[FaultRow | ConformingRow]) -> list[Job]:
-        """What is left, longest first: conforming kernels, a suite at a time, survivors under the
-        last profile, every fault under smoke.
-        """
+        """What is left, longest first: conforming kernels, survivors, then every fault in smoke."""
         rows, ids = list(done), {fault.id for fault in self.faults}
         conforming = [*self._conforming()] if self.conforming else []
         then = [job for row in rows if row.id in ids for job in self.follow(row)]

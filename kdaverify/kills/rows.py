@@ -1,6 +1,4 @@
-"""What a run of the suites on one fault, or on one conforming kernel, came to: a line of the
-journal, a row of the matrix.
-"""
+"""What a run on one fault, or one conforming kernel, came to: a line, a row."""
 
 from __future__ import annotations
 

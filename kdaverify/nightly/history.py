@@ -1,6 +1,4 @@
-"""What earlier nights found: folders of Parquet files, on this machine or in object storage, one
-file a night and implementation.
-"""
+"""What earlier nights found: Parquet files in folders, here or in object storage."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ class History:
 
 
 def table(date: str, verdicts: Iterable[Verdict]) -> pl.DataFrame:
-    """The rows of a night: the columns of a record, the date, and whether the row rejects and
-    whether anything was judged.
-    """
+    """The rows of a night: a record's columns, the date, whether it rejects or was judged."""
     import polars as pl
 
     status = pl.col("status")
@@ -166,9 +162,7 @@ MOST_PROMOTED: Final = 5
 
 
 def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
-    """The worst random cases of one implementation: those that failed, then those nearest to their
-    tolerance, one row each.
-    """
+    """The worst random cases of an implementation: failed, then nearest to the tolerance."""
     import polars as pl
 
     reported = (pl.col("status") != "ORACLE_UNCERTIFIED") & (

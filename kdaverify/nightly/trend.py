@@ -117,9 +117,7 @@ def _change(
 
 
 def medians(nights: pl.DataFrame) -> pl.DataFrame:
-    """By implementation, format and output, the median share of the tolerance of fixed cases, night
-    by night, oldest first.
-    """
+    """By implementation, format and output, the median share of tolerance, night by night."""
     import polars as pl
 
     usable = pl.col("number").is_null() & pl.col("ratio").is_finite()

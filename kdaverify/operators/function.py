@@ -1,6 +1,4 @@
-"""Operators that a plain function implements: how it is called is read off its signature, and what
-it does not take is not tested.
-"""
+"""Operators that a plain function implements: its signature says how it is called."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ class FunctionOperator(CallOperator):
         """The contracts of a format by name, the default first."""
 
     def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
-        """What a contract may have more, by the word that declares it: a tensor, and the format
-        that it is rounded to then.
-        """
+        """What a contract may have more, by its word: a tensor and its format then."""
         del io
         return {}
 
@@ -185,9 +181,7 @@ class FunctionOperator(CallOperator):
         return value
 
     def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
-        """Why a function cannot take a problem; None if it can: by default the first field that
-        the nearest problem which it takes has otherwise.
-        """
+        """Why a function cannot take a problem: the first field that the nearest has otherwise."""
         inside = self.fit(problem, takes)
         for name in type(problem).model_fields:
             if getattr(inside, name) != (wanted := getattr(problem, name)):
@@ -283,9 +277,7 @@ class FunctionOperator(CallOperator):
         )
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
-        """Calls one small problem of every format: what is wrong with the call itself, or with a
-        declared option, is wrong with all.
-        """
+        """Calls a small problem of every format: what is wrong with one call is wrong with all."""
         return [
             self._probed(adapter, self.within(adapter, problem))
             for dtype in adapter.dtypes
@@ -312,9 +304,7 @@ class FunctionOperator(CallOperator):
         )
 
     def advice(self, fault: CallError, adapter: Adapter, problem: Any) -> str:
-        """What to change in the kernel or its declaration, where the call of a problem fails for a
-        reason that the operator knows.
-        """
+        """What to change in the kernel or declaration, for failures that the operator knows."""
         del fault, adapter, problem
         return ""
 

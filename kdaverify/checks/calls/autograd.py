@@ -1,5 +1,4 @@
-"""How autograd calls a kernel changes nothing: recording, inference mode, what is differentiated,
-how often, from which gradients.
+"""How autograd calls a kernel changes nothing: recording, inference mode, inputs, repeats.
 
 A training step calls a kernel otherwise than a test does. It records a graph, so that the kernel
 takes the path that saves tensors; it freezes parameters, so that some inputs need no gradient; and
@@ -123,9 +122,7 @@ def _received_gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
 
 
 def unconverted(case: CallRuleCase) -> tuple[str, ...]:
-    """The inputs with a gradient whose values reach the kernel as they are: of a logit's beta,
-    autograd gives another gradient.
-    """
+    """Inputs with gradients that reach the kernel unconverted: a logit's gradient differs."""
     given, received = case.inputs.tensors(), case.adapter.received(case.inputs).tensors()
 
     def is_kept(name: str) -> bool:

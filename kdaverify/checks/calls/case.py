@@ -145,8 +145,7 @@ class CallRuleCase:
         return same_or_right(plain, found, self.judged, said)
 
     def beside(self, **changed: object) -> Any:
-        """The problem changed, moved into the domain: one token more is one chunk more for a kernel
-        that takes whole chunks.
+        """The problem changed, inside the domain: whole chunks more where a kernel needs them.
 
         Raises:
             Unreachable: the implementation does not take it, or what was changed lies outside its

@@ -135,9 +135,7 @@ def _in_one_buffer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _wide(_: str, tensor: Tensor, __: int) -> Tensor:
-    """Rows so far apart that half of them begin past 2^31 elements, with as much before the first
-    one; nothing else takes memory.
-    """
+    """Rows so far apart that half of them begin past 2^31 elements, the first one too."""
     axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
     if axis is None or not tensor.is_floating_point():
         return tensor.clone()

@@ -1,3 +1,1 @@
-"""Which mailboxes of a design may be narrow: every assignment of formats is run, there and back,
-and compared with tolerances.
-"""
+"""Which mailboxes of a design may be narrow: every assignment of formats, run both ways."""

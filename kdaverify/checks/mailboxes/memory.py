@@ -1,5 +1,4 @@
-"""What an assignment does to a long memory: its error in the state against that of the contract's
-own kernel, octave by octave.
+"""What an assignment does to a long memory: its state's error against the contract's.
 
 Random writes correct each other, and good and bad kernels drift alike on them. One write followed
 by nothing but decay does not.

@@ -1,5 +1,4 @@
-"""The search: what every mailbox costs in every format alone, then the narrowest assignments that
-stay within the tolerance.
+"""The search: every mailbox in every format alone, then the narrowest assignments.
 
 Each trial is a run; nothing is added up. Sums in quadrature only say which combination is tried
 next. A combination over the limit ends

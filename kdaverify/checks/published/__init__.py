@@ -1,3 +1,1 @@
-"""Published standards of others, applied to an output: rules restated from their sources, beside
-our verdict and never part of it.
-"""
+"""Published standards of others, applied to an output beside our verdict."""

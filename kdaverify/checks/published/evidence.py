@@ -1,6 +1,4 @@
-"""What a check leaves behind so that others' standards can be applied: the output, the exact one,
-and how to run a benchmark.
-"""
+"""What a check leaves for others' standards: the output, the exact one, a benchmark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A conforming attention kernel in torch with every part replaceable: paged decode, attention
-forward and backward, the merge of two states.
+"""A conforming attention kernel in torch, every part replaceable, forward and backward.
 
 Its functions have the signatures of the operators `mla_decode`, `attention` and `merge_state`.
 """

@@ -202,9 +202,7 @@ def held_before(like: Tensor) -> Tensor:
 
 
 def adds_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Adds o to 0 times what its memory held before, as a matrix product with an output factor of 0
-    that is not left out.
-    """
+    """Adds o to 0 times its memory, as products do with an output factor of 0 kept."""
     o, final = right(x)
     return o + 0 * held_before(o), final
 

@@ -1,5 +1,4 @@
-"""Recurrences with entry points that activate the gate, take the sigmoid of beta or normalise q and
-k themselves, and one thing forgotten.
+"""Recurrences with activating or normalising entry points, and one thing forgotten.
 
 The plain call of each is right: only a call through the entry shows the fault, as in serving code,
 where nothing else is called.

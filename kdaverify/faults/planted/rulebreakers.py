@@ -185,9 +185,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
 
 
 class Several(Derived):
-    """Kernels that share a worker process: one for every rule that it breaks, and one that is wrong
-    in the first call of its process.
-    """
+    """Kernels in one worker process: one a broken rule, and one that is wrong at first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-"""Faults that need several properties of a problem at once: a row of a covering array has them, no
-other test of its profile.
-"""
+"""Faults that need several properties at once: only rows of covering arrays have them."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ MANY: Final = 100
 
 @dataclass(frozen=True)
 class Shape:
-    """What a fault may depend on: the lengths of the sequences, widths, value heads a key head, a
-    given state, forward or backward.
-    """
+    """What a fault may depend on: lengths, widths, heads' ratio, a given state, direction."""
 
     lengths: tuple[int, ...]
     K: int

@@ -1,6 +1,4 @@
-"""Kernels that keep every rule about memory at K = 8, V = 4, and read or leave out what lies in the
-tails of other widths.
-"""
+"""Kernels right about memory at K = 8, V = 4, and wrong about the tails of other widths."""
 
 from __future__ import annotations
 

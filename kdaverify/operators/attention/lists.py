@@ -111,9 +111,7 @@ def listed(pattern: str, slots: Tensor, draws: Tensor, topk: int, query: int) ->
 
 
 def with_ends(lists: Tensor, slots: int) -> Tensor:
-    """Lists [n, topk] that name the last slot of a cache, and the first where they are longer than
-    one entry, each at another place.
-    """
+    """Lists [n, topk] that name the last slot, and the first if longer, at other places."""
     count, topk = lists.shape
     found, query = lists.clone(), torch.arange(count)
     found[query, (query + topk // 2) % topk] = 0

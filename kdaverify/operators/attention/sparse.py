@@ -65,9 +65,7 @@ class SparseOperator(SoftmaxOperator):
     sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
 
     def undifferentiated(self, takes: FunctionTakes, *, declared: bool | None) -> str:
-        """Most kernels over lists are for inference: autograd of one may add up gradients of a slot
-        in 16 bits, and nobody needs them.
-        """
+        """Kernels over lists are mostly for inference: autograd may sum gradients in 16 bits."""
         if declared and takes.words["cache"] == "fp8":
             return "gradients of a quantised cache are not judged"
         if declared is None:

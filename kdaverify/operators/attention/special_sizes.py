@@ -1,5 +1,4 @@
-"""Panel problems whose sizes are equal, 1, or a tile apart, for kernels that recognise an axis by
-its size or choose a path by sizes.
+"""Panel problems with sizes that are equal, 1 or a tile apart, which choose paths.
 
 All other problems keep sizes apart, so that swapped axes never fit. A kernel that transposes LSE
 where its first axis has T elements is wrong only where T = H: it was accepted. In `all-equal` every

@@ -87,9 +87,7 @@ def _of_outputs(case: PropertyCase, wrong: frozenset[str]) -> Location:
 
 
 def _shown(problem: Any, judged: Adapter) -> Iterator[Any]:
-    """The problem with more columns, as it is, and one of several requests: a row that sees one key
-    has no weights to be wrong.
-    """
+    """The problem with more columns, as it is, and as one of several requests."""
     yield _wide(problem, judged)
     yield problem
     operator: Any = judged.operator

@@ -1,6 +1,4 @@
-"""Fixed problems of the gated RMSNorm about the sizes of its axes alone: equal ones, and numbers of
-rows that are multiples of the width.
-"""
+"""Fixed problems of the gated RMSNorm about axes' sizes: equal ones, multiples of widths."""
 
 from __future__ import annotations
 

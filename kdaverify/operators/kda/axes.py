@@ -1,6 +1,4 @@
-"""What the tests of a suite go over for an implementation: formats, regimes, panel problems, laws,
-stages, each with its part of the id.
-"""
+"""What a suite's tests go over: formats, regimes, problems, laws, stages, with ids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The problems that rules of calls are tested on: packs and batches from one token to a thousand,
-tail widths, grouped heads.
-"""
+"""Problems for rules of calls: packs and batches of 1 to 1,000 tokens, tails, groups."""
 
 from __future__ import annotations
 

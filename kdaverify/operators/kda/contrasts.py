@@ -1,5 +1,4 @@
-"""Problems of KDA that differ from a given one in one thing: its length, its packing, its heads,
-its widths, its state or a regime.
+"""Problems of KDA that differ in one thing: length, packing, heads, widths, state, regime.
 
 A panel varies many things at once, and where nearly every case has a tail, a tail separates
 nothing. One factor at a time does: the same problem with 64 tokens passes, with 65 it fails.
@@ -63,9 +62,7 @@ def _lengths(p: Problem) -> Iterator[Change]:
 
 
 def _packs(p: Problem) -> Iterator[Change]:
-    """Dense for packed and packed for dense; a pack without its padding, its empty sequences, all
-    but its longest sequence.
-    """
+    """Dense for packed and the reverse; packs without padding, empties, all but the longest."""
     if p.lengths is None:
         if p.B == 1:
             yield from (_pack((p.T,), 0), _pack((p.T, p.T), 0))

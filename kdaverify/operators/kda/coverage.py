@@ -25,9 +25,7 @@ INTERPRETED: Final = 4
 
 
 def rows(adapter: Adapter, profile: str) -> tuple[CombinationRow, ...]:
-    """The rows that a profile judges: a covering array of pairs in smoke, of triples from
-    acceptance on, inside the declared domain.
-    """
+    """The rows that a profile judges: covering arrays of pairs in smoke, of triples later."""
     made = _array(adapter, profile)
     return made[::INTERPRETED] if adapter.environment()["mode"] == "interpreted" else made
 

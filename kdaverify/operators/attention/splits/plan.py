@@ -1,6 +1,4 @@
-"""The schedule of a split-KV decode as integers: who works on what, what it moves, and which
-requests are cut otherwise when they are alone.
-"""
+"""The schedule of a split-KV decode as integers: work, traffic, and requests cut apart."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ class Explanation:
 
 
 def single(cases: Sequence[ObservedCase], scored: Sequence[Scored]) -> Explanation | None:
-    """The one mistake that accounts for what is wrong in all cases and changes nothing where
-    nothing is; None where there is none.
+    """The one mistake that accounts for all cases and changes nothing elsewhere; or None.
 
     Args:
         cases: the first is wrong.
