@@ -242,6 +242,15 @@ class Adapter(abc.ABC):
         }
 
 
+class WatchedAdapter(Adapter):
+    """An adapter that keeps in `_ran` which kernel ran at the last call."""
+
+    _ran: str = NOTHING_YET
+
+    def proof(self) -> str:
+        return self._ran
+
+
 def values_of(returned: Any) -> Mapping[str, Any]:
     """Outputs, gradients or cotangents by name, of an operator's dataclass or mapping."""
     return returned if isinstance(returned, Mapping) else vars(returned)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import Output, WatchedAdapter, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.placement import on_device
@@ -30,7 +30,7 @@ HOPPER: Final = (9, 0)
 INSTALL: Final = "pip install --no-deps nvidia-cudnn-frontend==1.32.0"
 
 
-class Cudnn(Adapter):
+class Cudnn(WatchedAdapter):
     """kimi_delta_attention with the plan pinned by name: others are refused by the library.
 
     Chunks of 16, bf16 operands, fp32 state, value-first; offsets always. What it leaves in the rows
@@ -48,9 +48,6 @@ class Cudnn(Adapter):
     domain = Domain(widths=(WIDTH,), beta_range=(0.0, 1.0))
     backward_domain = Domain(widths=(WIDTH,), beta_range=(0.0, 1.0), head_ratios=(1,), scales=False)
     isolated = True
-
-    def __init__(self) -> None:
-        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         lacking = absent(("cudnn",), INSTALL)
@@ -85,9 +82,6 @@ class Cudnn(Adapter):
                 f"wanted {BACKWARD} of the plan {PLAN} to execute, but another one answered"
             )
         return found
-
-    def proof(self) -> str:
-        return self._ran
 
     def environment(self) -> dict[str, str]:
         return {

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.base import NOTHING_YET, Output, WatchedAdapter
 from kdaverify.adapters.conventions import CANONICAL
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
@@ -50,7 +50,7 @@ def run_eager(
     return o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True)
 
 
-class Eager(Adapter):
+class Eager(WatchedAdapter):
     """Torch executing math.md 3 or 2: tensors in the contract's formats, sums and exps in fp32."""
 
     def __init__(self, name: str, presets: Mapping[str, str], gates: Gates = "channel") -> None:
@@ -58,7 +58,6 @@ class Eager(Adapter):
         self.conventions, self.domain = replace(CANONICAL, gates=gates), Domain(gates=gates)
         self.dtypes = tuple(presets)
         self._contracts = declared_contracts(presets, self.dtypes)
-        self._ran = NOTHING_YET
 
     def begin(self, case: str) -> None:
         # What ran in an earlier case is no evidence for this one.
@@ -88,9 +87,6 @@ class Eager(Adapter):
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         del dtype
         return torch_activations()
-
-    def proof(self) -> str:
-        return self._ran
 
 
 EAGER: Final = Eager("eager", dict.fromkeys(DTYPES, "eager"))

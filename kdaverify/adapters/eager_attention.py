@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 
 def softmax_attention(
@@ -103,11 +102,7 @@ def _merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tens
     return (weights[0] * o_a.float() + weights[1] * o_b.float()).to(o_a.dtype), lse
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    declared = {"name": name, "dtypes": ("fp32", "bf16", "fp16"), "contract": "math-fp32"}
-    return operator_kernel(op, function, {**declared, **options}, FRAMEWORKS["torch"])
-
-
+_adapter = partial(shipped, dtypes=("fp32", "bf16", "fp16"), contract="math-fp32")
 ATTENTION: Final = _adapter("attention", _attention, "eager-attention", lse_gradient="given")
 MLA_DECODE: Final = _adapter("mla_decode", _mla_decode, "eager-mla-decode")
 MERGE: Final = _adapter("merge_state", _merge, "eager-merge")

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.eager_attention import softmax_attention
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 TILE: Final = 128
 
@@ -63,13 +63,9 @@ def _quantised(
     return _attention(q, rows, indices, softmax_scale=softmax_scale, **given)
 
 
-OPTIONS: Final = {"dtypes": ("fp32", "bf16", "fp16"), "contract": "math-fp32", "invalid": "outside"}
-
-
-def _adapter(function: Any, name: str, **options: object) -> FunctionAdapter:
-    declared = {"name": name, **OPTIONS, **options}
-    return operator_kernel("sparse_attention", function, declared, FRAMEWORKS["torch"])
-
-
+DTYPES: Final = ("fp32", "bf16", "fp16")
+_adapter = partial(
+    shipped, "sparse_attention", dtypes=DTYPES, contract="math-fp32", invalid="outside"
+)
 ROWS: Final = _adapter(_attention, "eager-sparse-attention", gradients=True, lse_gradient="given")
 FP8: Final = _adapter(_quantised, "eager-sparse-fp8", cache="fp8")

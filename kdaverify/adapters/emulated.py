@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.base import Output, WatchedAdapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import clear_padding
 from kdaverify.budgets.contract import Contract
@@ -22,7 +22,7 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 
-class Emulated(Adapter):
+class Emulated(WatchedAdapter):
     """A design in torch: mailboxes in its formats, sums and exponentials in fp32 (or fp64)."""
 
     dtypes = ("fp64", "fp32", "bf16", "fp16")
@@ -33,7 +33,6 @@ class Emulated(Adapter):
         # a design that decays along the value axis needs K = V
         self.domain = Domain(square=self._design.square, gates=self._design.gates)
         self.conventions = Conventions(gates=self._design.gates)
-        self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
         return self._design.contract(FORMATS[dtype])
@@ -72,9 +71,6 @@ class Emulated(Adapter):
             name: getattr(found, name).to(inputs.q.dtype) for name in ("dq", "dk", "dv", "dbeta")
         }
         return Gradients(**returned, dg=found.dg, d_initial_state=found.d_initial_state)
-
-    def proof(self) -> str:
-        return self._ran
 
     def _emulator(self, inputs: Inputs) -> Emulator:
         emulator = self._design.emulator(format_of(inputs.q.dtype))

@@ -14,8 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import FunctionAdapter, shipped
 from kdaverify.faults.attention.kernel import AttentionKernel, AttentionPatch, patched
 from oracles.attention.design import OnlineDesign
 from oracles.attention.pipeline import AttentionPipeline, power, weights
@@ -64,13 +63,9 @@ DTYPES: Final = ("bf16", "fp16")
 
 def emulated(name: str, patch: AttentionPatch) -> FunctionAdapter:
     """The adapter of one of them."""
-    options = {
-        "name": f"emulated:{name}",
-        "contract": {dtype: f"seesaw-{dtype}" for dtype in DTYPES},
-        "dtypes": DTYPES,
-    }
+    contract = {dtype: f"seesaw-{dtype}" for dtype in DTYPES}
     function = AttentionKernel(patch).mla_decode
-    return operator_kernel("mla_decode", function, options, FRAMEWORKS["torch"])
+    return shipped("mla_decode", function, f"emulated:{name}", contract=contract, dtypes=DTYPES)
 
 
 SEESAW: Final = emulated("flashmla_seesaw", _made())

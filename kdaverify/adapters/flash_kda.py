@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.base import Adapter, AdapterError, Output, WatchedAdapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.placement import on_device
@@ -27,7 +27,7 @@ GATES: Final = (-5.0 * (1 - 2.0**-12), -5.0 * 2.0**-20)
 OPTION: Final = f"--impl flash_kda:library=/path/to/{LIBRARY}.abi3.so (it lies in a vLLM wheel)"
 
 
-class FlashKda(Adapter):
+class FlashKda(WatchedAdapter):
     """fwd of the library: raw bounded gate, beta logits in bf16, q, k normalised inside, C = 16.
 
     What it leaves in the rows past the last offset means nothing. The state is taken and returned
@@ -50,7 +50,7 @@ class FlashKda(Adapter):
     differentiable = False
 
     def __init__(self, library: Path | None = None) -> None:
-        self._library, self._ran = library, NOTHING_YET
+        self._library = library
         self._gate = RawGate("bounded", torch.bfloat16)
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
@@ -81,9 +81,6 @@ class FlashKda(Adapter):
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)
-
-    def proof(self) -> str:
-        return self._ran
 
     def environment(self) -> dict[str, str]:
         library = "" if self._library is None else self._library.name

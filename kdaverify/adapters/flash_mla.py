@@ -16,8 +16,7 @@ from torch import Tensor
 
 from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.base import NOTHING_YET, absent
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.adapters.vllm_attention import INSTALL, part_of_package, version
 
 LIBRARY: Final = "_flashmla_C"
@@ -68,23 +67,20 @@ def environment() -> dict[str, str]:
     return {"vllm": version(unknown="the library alone"), "device": torch.cuda.get_device_name()}
 
 
-FLASH_MLA: Final = operator_kernel(
+FLASH_MLA: Final = shipped(
     "mla_decode",
     _decode,
-    {
-        "name": "flash_mla",
-        "contract": contracts("seesaw-{0}", dtypes=("bf16", "fp16")),
-        "dtypes": ("bf16", "fp16"),
-        "device": "cuda",
-        "isolate": True,
-        "widths": (D_V,),
-        "d_k": D_K,
-        "page": PAGE,
-        "key_heads": "one",
-        "empty_lse": "+inf",
-        "missing": missing,
-        "proof": lambda: RAN[0],
-        "environment": environment,
-    },
-    FRAMEWORKS["torch"],
+    "flash_mla",
+    contract=contracts("seesaw-{0}", dtypes=("bf16", "fp16")),
+    dtypes=("bf16", "fp16"),
+    device="cuda",
+    isolate=True,
+    widths=(D_V,),
+    d_k=D_K,
+    page=PAGE,
+    key_heads="one",
+    empty_lse="+inf",
+    missing=missing,
+    proof=lambda: RAN[0],
+    environment=environment,
 )

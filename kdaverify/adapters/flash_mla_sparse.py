@@ -17,8 +17,7 @@ from torch.nn.functional import pad
 
 from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.flash_mla import D_K, D_V, PAGE, RAN, called, environment, missing
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 MANY: Final = (64, 128)
 FEW: Final = (8, 16, 32)
@@ -86,21 +85,20 @@ def _of_heads(q: Tensor, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     return o[:, :, :H].contiguous(), lse[:, :H].contiguous()
 
 
-def _adapter(function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    shared: dict[str, Any] = {
-        "name": name,
-        "dtypes": ("bf16",),
-        "device": "cuda",
-        "isolate": True,
-        "widths": (D_V,),
-        "d_k": D_K,
-        "key_heads": "one",
-        "empty_lse": "+inf",
-        "missing": missing,
-        "proof": lambda: RAN[0],
-        "environment": environment,
-    }
-    return operator_kernel("sparse_attention", function, {**shared, **options}, FRAMEWORKS["torch"])
+_adapter = partial(
+    shipped,
+    "sparse_attention",
+    dtypes=("bf16",),
+    device="cuda",
+    isolate=True,
+    widths=(D_V,),
+    d_k=D_K,
+    key_heads="one",
+    empty_lse="+inf",
+    missing=missing,
+    proof=lambda: RAN[0],
+    environment=environment,
+)
 
 
 def _at_most(most: int) -> Callable[[Any], str | None]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
 from kdaverify.adapters.attention_layout import FLOATS, contracts, refusing, some_keys
 from kdaverify.adapters.base import absent
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 OPS: Final = "jax.experimental.pallas.ops."
 TILE: Final = 128
@@ -211,13 +211,12 @@ def _one_query(problem: Any) -> str | None:
     return None if one else "one query token: it is a decode kernel"
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    shared: dict[str, Any] = {
-        "name": name,
-        "dtypes": FLOATS,
-        "missing": lambda: absent(("jax", "ml_dtypes"), "pip install 'kdaverify[pallas]'"),
-    }
-    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["jax"])
+_adapter = functools.partial(
+    shipped,
+    framework="jax",
+    dtypes=FLOATS,
+    missing=lambda: absent(("jax", "ml_dtypes"), "pip install 'kdaverify[pallas]'"),
+)
 
 
 def _interpreted(device: str) -> dict[str, Any]:

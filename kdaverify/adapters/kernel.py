@@ -156,36 +156,12 @@ def kernel(
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
-    words: dict[str, Any] = {
-        "contract": contract,
-        "backward": backward,
-        "layout": layout,
-        "state": state,
-        "gate": gate,
-        "beta": beta,
-        "dtypes": dtypes,
-        "gates": gates,
-        "heads": heads,
-        "final_state": final_state,
-        "widths": widths,
-        "square": square,
-        "head_ratios": head_ratios,
-        "gate_format": gate_format,
-        "lower_bound": lower_bound,
-        "qk": qk,
-        "norm_eps": norm_eps,
-        "gate_range": gate_range,
-        "beta_range": beta_range,
-        "length_multiple": length_multiple,
-        "longest": longest,
-        "device": device,
-        "isolate": isolate,
-        "deterministic": deterministic,
-        "gradients": gradients is not False,
-    }
+    given = dict(locals())
+    words = {option: given[option] for option in Declaration.model_fields if option in given}
+    words["gradients"] = gradients is not False
     adapt = _framework(framework).adapt
     if op != DEFAULT or own:
-        return _of_operator(op, function, _framework(framework), {**own, **_given(locals())})
+        return _of_operator(op, function, _framework(framework), {**own, **_given(given)})
     brought = OwnCalls(
         step and adapt(step),
         supports or (lambda _: None),

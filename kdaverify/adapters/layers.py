@@ -12,8 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import FunctionAdapter, shipped
 
 WIDTH: Final = 64
 SEED: Final = 24
@@ -57,5 +56,5 @@ def _drawn(name: str, weight: Tensor) -> Tensor:
 
 def layer(function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
     """The adapter of a layer of WIDTH in fp32 and bf16, whose caches are those of CACHES."""
-    given = {"name": name, "widths": (WIDTH,), "dtypes": ("fp32", "bf16"), **CACHES, **options}
-    return operator_kernel("layer", function, given, FRAMEWORKS["torch"])
+    given: dict[str, Any] = {"widths": (WIDTH,), "dtypes": ("fp32", "bf16"), **CACHES, **options}
+    return shipped("layer", function, name, **given)

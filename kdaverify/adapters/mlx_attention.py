@@ -11,8 +11,7 @@ from torch import Tensor
 
 from kdaverify.adapters.attention_layout import FLOATS, contracts, some_keys
 from kdaverify.adapters.base import absent, versions
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
@@ -50,21 +49,18 @@ def _environment() -> dict[str, str]:
     return {**versions("mlx"), "device": str(mx.default_device())}
 
 
-ATTENTION: Final = operator_kernel(
+ATTENTION: Final = shipped(
     "attention",
     _attention,
-    {
-        "name": "mlx-attention",
-        "dtypes": FLOATS,
-        "gradients": False,
-        "lse": "none",
-        "empty_out": "unspecified",
-        "supports": some_keys,
-        "contract": contracts("math-{0}[scale:q;q_scaled:{0};S:{0}]"),
-        "environment": _environment,
-        "missing": lambda: absent(("mlx",), "pip install 'mlx[cpu]'"),
-    },
-    FRAMEWORKS["torch"],
+    "mlx-attention",
+    dtypes=FLOATS,
+    gradients=False,
+    lse="none",
+    empty_out="unspecified",
+    supports=some_keys,
+    contract=contracts("math-{0}[scale:q;q_scaled:{0};S:{0}]"),
+    environment=_environment,
+    missing=lambda: absent(("mlx",), "pip install 'mlx[cpu]'"),
 )
 """On a CPU it scales q first, and stores it, scores and normalised weights in the format of q. Its
 documentation has the lower-right alignment of "causal", and nothing about rows without keys.

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from kdaverify.adapters.attention_layout import contracts, some_keys
 from kdaverify.adapters.base import NOTHING_YET, absent, versions
-from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.onnxruntime_kda import PROVIDER, SESSIONS, kernels
-from kdaverify.adapters.operator_kernel import operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 OPERATOR: Final = "Attention"
 OPSET, IR_VERSION = 23, 11
@@ -93,21 +92,18 @@ def _model(attributes: _Attributes) -> bytes:
     return model.SerializeToString()
 
 
-ATTENTION: Final = operator_kernel(
+ATTENTION: Final = shipped(
     "attention",
     _attention,
-    {
-        "name": "onnxruntime-attention",
-        "dtypes": DTYPES,
-        "gradients": False,
-        "lse": "none",
-        "causal_alignment": "top_left",
-        "supports": some_keys,
-        "contract": contracts("math-{0}[S:{0}]", DTYPES),
-        "proof": lambda: _RAN[0],
-        "environment": lambda: versions("onnxruntime", "onnx"),
-        "missing": lambda: absent(("onnx", "onnxruntime"), "pip install 'kdaverify[onnxruntime]'"),
-    },
-    FRAMEWORKS["torch"],
+    "onnxruntime-attention",
+    dtypes=DTYPES,
+    gradients=False,
+    lse="none",
+    causal_alignment="top_left",
+    supports=some_keys,
+    contract=contracts("math-{0}[S:{0}]", DTYPES),
+    proof=lambda: _RAN[0],
+    environment=lambda: versions("onnxruntime", "onnx"),
+    missing=lambda: absent(("onnx", "onnxruntime"), "pip install 'kdaverify[onnxruntime]'"),
 )
 """In fp16 it stores the scores, too."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import Output, WatchedAdapter, WrongKernelError, absent, versions
 from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
@@ -42,7 +42,7 @@ class _Configuration:
     gated: bool
 
 
-class OnnxRuntime(Adapter):
+class OnnxRuntime(WatchedAdapter):
     """A model of one node. Gates come in the dtype of q; the state is fp32 for both.
 
     There is no fp16 kernel on CPU: the runtime casts to fp32 before the node and rounds o after it.
@@ -65,7 +65,6 @@ class OnnxRuntime(Adapter):
         self.name = name
         self.conventions = Conventions(gates=gates)
         self.domain = Domain(gates=gates, packed=False)
-        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return absent(("onnx", "onnxruntime"), "pip install 'kdaverify[onnxruntime]'")
@@ -97,9 +96,6 @@ class OnnxRuntime(Adapter):
         o, final_state = session.run(_feeds(given))
         self._ran = session.kernels
         return Output(torch.tensor(o).view(inputs.v.shape), torch.tensor(final_state))
-
-    def proof(self) -> str:
-        return self._ran
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **versions("onnxruntime", "onnx")}

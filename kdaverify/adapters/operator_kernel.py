@@ -14,7 +14,7 @@ from torch import Tensor
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
 from kdaverify.adapters.convention_checks import packing_of
 from kdaverify.adapters.entry_point import Function, place_of
-from kdaverify.adapters.frameworks import Framework, framework_of
+from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.adapters.undeclared import advice
 from kdaverify.budgets.contract_checks import ContractError
@@ -106,6 +106,13 @@ def operator_kernel(
     )
     functools.update_wrapper(adapter, function, updated=())
     return adapter
+
+
+def shipped(
+    op: str, function: Function, name: str, *, framework: str = "torch", **options: Any
+) -> FunctionAdapter:
+    """The adapter of a function of a package, or of ours, under a name."""
+    return operator_kernel(op, function, {"name": name, **options}, FRAMEWORKS[framework])
 
 
 def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import Output, WatchedAdapter, WrongKernelError, absent, versions
 from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import OUTSIDE, Conventions
 from kdaverify.adapters.handover import clear_padding, fold_scale
@@ -49,7 +49,7 @@ class _Shape:
     packed: bool
 
 
-class Pallas(Adapter):
+class Pallas(WatchedAdapter):
     """chunk_kda with chunks of 128 and the precision of the problem; decoding is kda_decode_step,
     plain XLA.
 
@@ -67,9 +67,6 @@ class Pallas(Adapter):
     conventions = Conventions(packing="segment_ids")
     domain = Domain(widest=WIDTH, packed_states=False)  # segments start from zero
     barriers = all_behind("torch tensors are copied to JAX arrays and back")
-
-    def __init__(self) -> None:
-        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return absent(("jax", "deltanet_tpu", "ml_dtypes"), INSTALL)
@@ -120,9 +117,6 @@ class Pallas(Adapter):
         )
         self._ran = STEP
         return _cut(from_jax(o)[:, None], from_jax(final_state), inputs)
-
-    def proof(self) -> str:
-        return self._ran
 
     def environment(self) -> dict[str, str]:
         import jax

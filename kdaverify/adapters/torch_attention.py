@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections.abc import Callable
@@ -13,8 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kdaverify.adapters.attention_layout import FLOATS, by_heads, contracts, refusing, some_keys
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.problems.axes import TORCH
 
 RING: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
@@ -88,11 +88,7 @@ def _more_than_one_key(problem: Any) -> str | None:
     return "more than one key: it has no kernel for one" if problem.s_k == 1 else None
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    shared: dict[str, Any] = {"name": name, "dtypes": FLOATS}
-    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
-
-
+_adapter = functools.partial(shipped, dtypes=FLOATS)
 SDPA_FLASH: Final = _adapter(
     "attention",
     _flash,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
@@ -40,15 +40,7 @@ def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activati
     return (normed * ACTIVATIONS[activation](gate.float())).to(x.dtype)
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    return operator_kernel(
-        op,
-        function,
-        {"name": name, "dtypes": ("fp32", "bf16", "fp16"), **options},
-        FRAMEWORKS["torch"],
-    )
-
-
+_adapter = partial(shipped, dtypes=("fp32", "bf16", "fp16"))
 SHORT_CONV: Final = _adapter(
     "short_conv", _short_conv, "torch-short-conv", contract="short-conv-stored"
 )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.attention_layout import by_heads, contracts
 from kdaverify.adapters.base import absent, versions
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 DEEPSEEK: Final = "transformers.models.deepseek_v3.modeling_deepseek_v3"
 
@@ -31,17 +31,15 @@ def _border(q: Tensor, s_k: int) -> Tensor:
     return torch.zeros(s_q, s_k, dtype=q.dtype).masked_fill(hidden, torch.finfo(q.dtype).min)
 
 
-def _adapter(name: str, **options: Any) -> FunctionAdapter:
-    shared: dict[str, Any] = {
-        "name": name,
-        "lse": "none",
-        "empty_out": "unspecified",
-        "environment": lambda: versions("transformers"),
-        "missing": lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
-    }
-    return operator_kernel("attention", _eager, {**shared, **options}, FRAMEWORKS["torch"])
-
-
+_adapter = functools.partial(
+    shipped,
+    "attention",
+    _eager,
+    lse="none",
+    empty_out="unspecified",
+    environment=lambda: versions("transformers"),
+    missing=lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
+)
 EAGER: Final = _adapter("transformers-eager-attention", dtypes=("fp32",), contract="math-fp32")
 HALF: Final = ("bf16", "fp16")
 EAGER_HALF: Final = _adapter(

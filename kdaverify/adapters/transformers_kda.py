@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import Output, WatchedAdapter, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
@@ -51,7 +51,7 @@ QWEN: Final = ModelFunctions(
 )
 
 
-class Transformers(Adapter):
+class Transformers(WatchedAdapter):
     """One of the two torch functions; fp32 inside, o alone is rounded to the inputs' dtype.
 
     Args:
@@ -67,7 +67,6 @@ class Transformers(Adapter):
     def __init__(self, name: str, model: ModelFunctions, form: str) -> None:
         self.name, self._model, self._form = name, model, form
         self.conventions, self.domain = Conventions(gates=model.domain.gates), model.domain
-        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return absent(("transformers",), "pip install 'kdaverify[transformers]'")
@@ -80,9 +79,6 @@ class Transformers(Adapter):
 
     def step(self, inputs: Inputs) -> Output:
         return self._run(STEP, inputs)
-
-    def proof(self) -> str:
-        return self._ran
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **versions("transformers")}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor
 
 from kdaverify.adapters.base import absent, versions
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.adapters.transformers_kda import torch_function
 
 QWEN: Final = "transformers.models.qwen3_next.modeling_qwen3_next"
@@ -47,16 +47,12 @@ def _norm_of(module: str, name: str) -> Callable[..., Tensor]:
     return gated_rms_norm
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    shared: dict[str, Any] = {
-        "name": name,
-        "dtypes": ("fp32", "bf16", "fp16"),
-        "environment": lambda: versions("transformers"),
-        "missing": lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
-    }
-    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
-
-
+_adapter = functools.partial(
+    shipped,
+    dtypes=("fp32", "bf16", "fp16"),
+    environment=lambda: versions("transformers"),
+    missing=lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
+)
 SHORT_CONV: Final = _adapter(
     "short_conv", _short_conv, "transformers-short-conv", contract="short-conv-stored"
 )

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from kdaverify.adapters.attention_layout import FLOATS, contracts
 from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent, versions
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 OPS: Final = Path("v1/attention/ops")
 DECODE: Final = "triton_decode_attention"
@@ -186,21 +185,16 @@ def version(*, unknown: str) -> str:
         return unknown
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    """Isolated, as its kernels can take their process with them."""
-    shared: dict[str, Any] = {
-        "name": name,
-        "dtypes": FLOATS,
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
-        "isolate": True,
-        "gradients": False,
-        "proof": lambda: _RAN[0],
-        "environment": _environment,
-        "missing": _missing,
-    }
-    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
-
-
+_adapter = functools.partial(
+    shipped,
+    dtypes=FLOATS,
+    device="cuda" if torch.cuda.is_available() else "cpu",
+    isolate=True,  # its kernels can take their process with them
+    gradients=False,
+    proof=lambda: _RAN[0],
+    environment=_environment,
+    missing=_missing,
+)
 DECODE_KERNEL: Final = _adapter(
     "mla_decode",
     _decode,

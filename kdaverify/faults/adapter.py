@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WatchedAdapter
 from kdaverify.adapters.eager import EAGER, Eager
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
@@ -33,7 +33,7 @@ EMBEDDED: Final[Mapping[str, Eager]] = MappingProxyType({"kda": EAGER, "gdn": GD
 """The right kernels, by the operator that a fault is of."""
 
 
-class Faulty(Adapter):
+class Faulty(WatchedAdapter):
     """An embedded kernel with one fault in it; it declares what that kernel declares by default."""
 
     def __init__(
@@ -53,7 +53,6 @@ class Faulty(Adapter):
         self._right = EMBEDDED[fault.operator]
         self.conventions, self.domain = self._right.conventions, self._right.domain
         self._contract = contract or self._right.contract
-        self._ran = NOTHING_YET
 
     def begin(self, case: str) -> None:
         # A random fault strikes at the same calls of a case wherever that case is tested.
@@ -100,9 +99,6 @@ class Faulty(Adapter):
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         del dtype
         return {**torch_activations(), **self._patch.activations}
-
-    def proof(self) -> str:
-        return self._ran
 
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
+from kdaverify.adapters.base import AdapterError, WatchedAdapter
 from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.budgets.sampled import StorageContract
@@ -23,7 +23,7 @@ Change = Callable[[Any, Tensor], Tensor]
 NO_CHANGE: Final[Mapping[str, Change]] = MappingProxyType({})
 
 
-class PipelineKernel(Adapter):
+class PipelineKernel(WatchedAdapter):
     """Computes in fp32 and returns the format of its inputs.
 
     Args:
@@ -41,7 +41,7 @@ class PipelineKernel(Adapter):
         changes: Mapping[str, Change] = NO_CHANGE,
     ) -> None:
         self.op, self.name, self.dtypes = operator.name, name, dtypes
-        self._pipeline, self._changes, self._ran = operator, changes, NOTHING_YET
+        self._pipeline, self._changes = operator, changes
 
     def contract(self, dtype: str) -> Any:
         signature, io = self._pipeline.signature, FORMATS[dtype]
@@ -65,9 +65,6 @@ class PipelineKernel(Adapter):
         single = x.mapped(Tensor.float)
         found = self._pipeline.stages(single, self._arithmetic(single))
         return self._stored(x, name, found[name])
-
-    def proof(self) -> str:
-        return self._ran
 
     def _run(self, x: PassInputs) -> dict[str, Tensor]:
         self._ran, single = self.name, x.mapped(Tensor.float)

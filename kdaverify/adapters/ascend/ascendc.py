@@ -15,7 +15,7 @@ from kdaverify.adapters.ascend.presence import lacking, npu_environment, version
 from kdaverify.adapters.ascend.recurrent_op import RecurrentCall, limit
 from kdaverify.adapters.ascend.revisions import CHUNK_SIZES, EITHER, MID, SQUARE_WIDTHS, limits
 from kdaverify.adapters.ascend.route import DEDUCED, route, work_of
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output, WrongKernelError
+from kdaverify.adapters.base import Adapter, AdapterError, Output, WatchedAdapter, WrongKernelError
 from kdaverify.adapters.convention_checks import ALLOWED
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.placement import on_device
@@ -62,7 +62,7 @@ class AscendcOptions:
         return Conventions(layout=self.layout.conventional, state=self.state, packing="cu_seqlens")
 
 
-class AscendC(Adapter):
+class AscendC(WatchedAdapter):
     """Whichever chunk_kda_fwd is installed, found by its signature, checked by a self-test.
 
     The name stands for several contracts: an early one takes gates summed over the chunk in log2
@@ -94,7 +94,6 @@ class AscendC(Adapter):
         self.conventions = conventions or self._options.conventions
         self.device = self._options.device
         self.widths = NARROW + SQUARE_WIDTHS if self._options.widths == "any" else SQUARE_WIDTHS
-        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return lacking(self.device, self._options.module.partition(".")[0])
@@ -156,9 +155,6 @@ class AscendC(Adapter):
         output = on_device(self.device, call, inputs)
         self._ran = f"{bound.recurrent.place}, private pool, states {said.state}, {verdict}"
         return output
-
-    def proof(self) -> str:
-        return self._ran
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         given = checked(self.name, options, _OPTIONS)

@@ -23,7 +23,7 @@ from kdaverify.adapters.ascend.mega_kernel import ENTRY, WIDTH
 from kdaverify.adapters.ascend.options import Known, checked
 from kdaverify.adapters.ascend.presence import lacking, npu_environment
 from kdaverify.adapters.ascend.shared_object import SharedObject, load
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.base import Adapter, AdapterError, Output, WatchedAdapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import fold_scale
 from kdaverify.adapters.placement import on_device
@@ -66,7 +66,7 @@ class PtoOptions:
     final_state: str = "none"
 
 
-class AscendPto(Adapter):
+class AscendPto(WatchedAdapter):
     """The fused KDA kernel of megagdn-pto, or whatever has its entry point.
 
     Documented there: the order and types of the arguments; packed tokens with cu_seqlens int32 on
@@ -103,7 +103,6 @@ class AscendPto(Adapter):
         self._options = options or PtoOptions()
         self.conventions = conventions or Conventions(packing="cu_seqlens")
         self.device = self._options.device
-        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         library = self._options.library
@@ -143,9 +142,6 @@ class AscendPto(Adapter):
         output = on_device(self.device, functools.partial(self._run, library, blocks), inputs)
         self._ran = f"{ENTRY} of {library.place}, block_dim {blocks}, {verdict}"
         return output
-
-    def proof(self) -> str:
-        return self._ran
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         given = checked(self.name, options, _OPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,8 +13,7 @@ from torch import Tensor
 from kdaverify.adapters.base import NOTHING_YET, versions
 from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.fla.runtime import missing, native, runtime
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import shipped
 
 CONV: Final = "fla.modules.causal_conv1d.ops"
 NORM: Final = "fla.modules.norm.fused_norm_gate"
@@ -98,20 +98,15 @@ def mode() -> str:
     return "native" if native("cuda") else "interpreted"
 
 
-def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    """Isolated, as its kernels can take their process with them."""
-    shared: dict[str, Any] = {
-        "name": name,
-        "dtypes": ("fp32", "bf16", "fp16"),
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
-        "isolate": True,
-        "proof": last_run,
-        "environment": lambda: {**versions("fla-core", "triton"), "mode": mode()},
-        "missing": lambda: missing("cuda", "pip install 'kdaverify[fla]'"),
-    }
-    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
-
-
+_adapter = functools.partial(
+    shipped,
+    dtypes=("fp32", "bf16", "fp16"),
+    device="cuda" if torch.cuda.is_available() else "cpu",
+    isolate=True,  # its kernels can take their process with them
+    proof=last_run,
+    environment=lambda: {**versions("fla-core", "triton"), "mode": mode()},
+    missing=lambda: missing("cuda", "pip install 'kdaverify[fla]'"),
+)
 FLA_SHORT_CONV: Final = _adapter(
     "short_conv", _short_conv, "fla-short-conv", packing="cu_seqlens", step=_step
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.base import AdapterError, Output, WatchedAdapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.activations import port_activations
 from kdaverify.adapters.fla.functions import ALL_FUNCTIONS, HEAD_FUNCTIONS
@@ -33,7 +33,7 @@ NEEDS: Final = (
 ALL_DTYPES: Final = "fp32+bf16+fp16"
 
 
-class FlaPort(Adapter):
+class FlaPort(WatchedAdapter):
     """Stage functions chained as FLA chains them; each can be called by itself.
 
     Args:
@@ -61,7 +61,6 @@ class FlaPort(Adapter):
         self._activations = port_activations(module)
         known = HEAD_FUNCTIONS if gates == "head" else ALL_FUNCTIONS
         self._stages = port_stages(module, base_2=base_2, alone=not self._activations, known=known)
-        self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
         return self._contracts[dtype]
@@ -93,9 +92,6 @@ class FlaPort(Adapter):
             )
         self._ran = f"{', '.join(self._stages)} of {self._module}"
         return Output(written["o"], written["final_state"])
-
-    def proof(self) -> str:
-        return self._ran
 
 
 def _port(options: Mapping[str, str]) -> FlaPort:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import torch
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, versions
+from kdaverify.adapters.base import Output, WatchedAdapter, versions
 from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, missing, native
 from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.stages import StageArguments, StageCall
@@ -21,7 +21,7 @@ Form = Literal["chunk", "recurrent"]
 INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton-ascend too)"
 
 
-class FlaRecurrence(Adapter):
+class FlaRecurrence(WatchedAdapter):
     """A recurrence of the package: native on its backend's device, interpreted elsewhere.
 
     Args:
@@ -35,7 +35,6 @@ class FlaRecurrence(Adapter):
     def __init__(self, backend: Backend, form: Form) -> None:
         self._backend: Backend = backend
         self._form: Form = form
-        self._ran = NOTHING_YET
 
     @abc.abstractmethod
     def _run(self, inputs: Inputs, form: Form) -> Output:
@@ -83,9 +82,6 @@ class FlaRecurrence(Adapter):
             return {name: tensor.to(x.inputs.q.device) for name, tensor in written.items()}
 
         return replace(stage, call=call)
-
-    def proof(self) -> str:
-        return self._ran
 
     def environment(self) -> dict[str, str]:
         about = {

@@ -11,8 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import FunctionAdapter, shipped
 from kdaverify.faults.attention.kernel import EVERY, AttentionKernel, AttentionPatch
 from kdaverify.faults.fault import Fault
 from oracles.attention.design import OnlineDesign
@@ -43,8 +42,7 @@ def adapted(
     **more: Any,
 ) -> FunctionAdapter:
     """A function of the kernel as an adapter."""
-    options = {"name": name, "dtypes": dtypes, **OPTIONS[op], **more}
-    return operator_kernel(op, function, options, FRAMEWORKS["torch"])
+    return shipped(op, function, name, dtypes=dtypes, **OPTIONS[op], **more)
 
 
 def in_base_two(op: str) -> FunctionAdapter:

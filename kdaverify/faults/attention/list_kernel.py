@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.operator_kernel import FunctionAdapter, shipped
 from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.faults.attention.kernel import (
     EVERY,
@@ -231,10 +230,15 @@ def adapted(
     patch: ListPatch, host: str, name: str, *, dtypes: tuple[str, ...] = EVERY, **more: Any
 ) -> FunctionAdapter:
     """The kernel as an adapter."""
-    options = {"name": name, "dtypes": dtypes, "invalid": "outside", "cache": CACHES[host], **more}
-    options |= {"gradients": True, "lse_gradient": "given"} if CACHES[host] == "rows" else {}
-    function = partial(list_attention, patch)
-    return operator_kernel("sparse_attention", function, options, FRAMEWORKS["torch"])
+    options: dict[str, Any] = {
+        "dtypes": dtypes,
+        "invalid": "outside",
+        "cache": CACHES[host],
+        **more,
+    }
+    if CACHES[host] == "rows":
+        options |= {"gradients": True, "lse_gradient": "given"}
+    return shipped("sparse_attention", partial(list_attention, patch), name, **options)
 
 
 def planted(patch: ListPatch | None, fault: Fault) -> FunctionAdapter:
