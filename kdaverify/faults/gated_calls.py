@@ -16,7 +16,8 @@ from kdaverify.faults.gates import left_out
 from kdaverify.faults.kernel import Outputs, PatchedPipeline
 from kdaverify.faults.normalisation import normalised_by
 from kdaverify.faults.patches import activated, called, dense, packed, stepped
-from kdaverify.faults.views import past_the_end, sequence, straight, token_rows
+from kdaverify.faults.resume import pads_before_the_first_token
+from kdaverify.faults.views import past_the_end, sequence, straight
 from kdaverify.operators.pointwise.call import (
     ActivationArguments,
     ActivationCall,
@@ -57,15 +58,6 @@ def _pads_decay(kernel: PatchedPipeline, x: Inputs) -> Outputs:
 
 def _pads_erase(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return _through_the_pads(kernel, replace(x, v=x.v.masked_fill(_pads(x)[..., None], 0.0)))
-
-
-def _pads_before_the_first_token(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    rest = token_rows(x, (torch.arange(x.T, device=x.q.device) + past_the_end(x)) % x.T)
-    leading = sequence(
-        replace(rest, cu_seqlens=None, initial_state=x.state[:1]), 0, x.T - past_the_end(x)
-    )
-    leaked = kernel(leading)[1].to(x.state.dtype)
-    return kernel(replace(x, initial_state=torch.cat((leaked, x.state[1:]))))
 
 
 def _counts_of_another_row(kernel: PatchedPipeline, x: Inputs) -> Outputs:
@@ -178,7 +170,7 @@ FAULTS: Final = (
          called(_state_of_a_shorter_prefix), "resume"),
     _gdn("GDN-L10", "padding rows are read before the first token",
          "AI-Hypercomputer/maxtext#5295 (a)", "B", "padding", _OUTPUTS,
-         called(_pads_before_the_first_token, when=_padded), "packing"),
+         called(pads_before_the_first_token, when=_padded), "packing"),
     _gdn("GDN-L11", "the backward of l2norm divides rows of zeros by 0",
          "AI-Hypercomputer/maxtext#5295 (b)", "A", "rows of zeros", ("dx",),
          activated(_normalised_without_eps), "l2norm"),

@@ -88,7 +88,7 @@ def _table_read_before_its_start(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, initial_state=torch.where(short, x.state.roll(1, dims=0), x.state)))
 
 
-def _pads_before_the_first_token(kernel: PatchedPipeline, x: Inputs) -> Outputs:
+def pads_before_the_first_token(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     rest = token_rows(x, (torch.arange(x.T, device=x.q.device) + past_the_end(x)) % x.T)
     padded = sequence(
         replace(rest, cu_seqlens=None, initial_state=x.state[:1]), 0, x.T - past_the_end(x)
@@ -174,7 +174,7 @@ FAULTS: Final = (
             ("o", "final_state"), called(_read_as_bfloat16), dtypes=("fp16",)),
     _resume("P8", "padding leaks into the first tokens", "AI-Hypercomputer/maxtext#5295 (a)", "E",
             "padded tokens", ("o", "final_state"),
-            called(_pads_before_the_first_token, when=_padding)),
+            called(pads_before_the_first_token, when=_padding)),
     _resume("C2", "transitions of chunks are merged in 16 bits", "fla-org/fla#740", "C",
             "16-bit inputs, many chunks", ("o", "final_state"), _transitions_in_16_bits,
             dtypes=("bf16",), graded=True),

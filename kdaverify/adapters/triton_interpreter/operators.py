@@ -28,22 +28,20 @@ class Operators:
         self._block = tl.core.block_type
         self._handle = module.TensorHandle
         self._semantic = module.interpreter_semantic
-        self._int1 = tl.int1
-        for name, operation in ARITHMETIC.items():
-            self._replace(
-                f"__{name}__", self._arithmetic(operation, getattr(self._tensor, f"__{name}__"))
-            )
-        for name, operation in ORDER.items():
-            self._replace(
-                f"__{name}__", self._comparison(operation, getattr(self._tensor, f"__{name}__"))
-            )
+        for name, operation in (ARITHMETIC | ORDER).items():
+            original = getattr(self._tensor, f"__{name}__")
+            element = tl.int1 if name in ORDER else None
+            self._replace(f"__{name}__", self._elementwise(operation, original, element))
         # a name the language gives, not Python
         self._replace("__add__", self._displaced(getattr(self._tensor, "__add__")))  # noqa: B009
 
     def _replace(self, name: str, operator: Operator) -> None:
         setattr(self._tensor, name, operator)
 
-    def _arithmetic(self, operation: Callable[[Any, Any], Any], original: Operator) -> Operator:
+    def _elementwise(
+        self, operation: Callable[[Any, Any], Any], original: Operator, element: Any
+    ) -> Operator:
+        """The operator; its result has the operands' format where `element` is None."""
         handle, tensor = self._handle, self._tensor
 
         def operator(lhs: Any, rhs: Any) -> Any:
@@ -51,20 +49,11 @@ class Operators:
             if other is None:
                 return original(lhs, rhs)
             data = operation(lhs.handle.data, other.handle.data)
-            return tensor(handle(data, lhs.dtype), self._spread(lhs, other, data))
-
-        return operator
-
-    def _comparison(self, operation: Callable[[Any, Any], Any], original: Operator) -> Operator:
-        handle, tensor, int1 = self._handle, self._tensor, self._int1
-
-        def operator(lhs: Any, rhs: Any) -> Any:
-            other = self._fitting(lhs, rhs)
-            if other is None:
-                return original(lhs, rhs)
-            data = operation(lhs.handle.data, other.handle.data)
             spread = self._spread(lhs, other, data)
-            return tensor(handle(data, lhs.dtype), spread.with_element_ty(int1))
+            return tensor(
+                handle(data, lhs.dtype),
+                spread if element is None else spread.with_element_ty(element),
+            )
 
         return operator
 

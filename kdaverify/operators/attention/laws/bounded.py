@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -112,6 +112,27 @@ def _within(
 def summed(*parts: Mapping[str, Tensor]) -> Tensors:
     """Bounds of several calls, added up by name."""
     return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+
+
+def same_but_lse(
+    adapter: Adapter, problem: Any, before: Any, after: Any, said: str, *, more: Tensor | float
+) -> list[Outcome]:
+    """Both calls agree within their bounds, where LSE of the second is `more`."""
+    plain, found = run(adapter, problem, before), run(adapter, problem, after)
+    wanted = {name: x.double() + (more if name == "lse" else 0) for name, x in plain.items()}
+    allowed = summed(*(bounds(adapter, problem, one) for one in (before, after)))
+    return within(after, found, wanted, allowed, said)
+
+
+def whole_of_parts(
+    adapter: Adapter, problem: Any, whole: Any, parts: Sequence[Any], said: str
+) -> list[Outcome]:
+    """A call agrees with the merge of two calls over parts of it."""
+    a, b = (run(adapter, problem, part) for part in parts)
+    e_a, e_b = (bounds(adapter, problem, part) for part in parts)
+    wanted, errors = merged((parts[0].empty, parts[1].empty), (a, b), (e_a, e_b))
+    allowed = summed(errors, bounds(adapter, problem, whole))
+    return within(whole, run(adapter, problem, whole), wanted, allowed, said)
 
 
 def merged(

@@ -12,13 +12,11 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
-    bounds,
     heads_reversed,
-    merged,
     same_bits,
+    same_but_lse,
     sinkless,
-    summed,
-    within,
+    whole_of_parts,
 )
 from kdaverify.operators.attention.laws.sinks import SINK_LAWS
 from kdaverify.operators.attention.problem import FINITE
@@ -111,14 +109,8 @@ def _merged(adapter: Adapter, problem: Any) -> list[Outcome]:
         return skipped("it returns no LSE")
     call = problem.inputs()
     parts = _parts(call, problem.page)
-    a, b = (run(adapter, problem, part) for part in parts)
-    e_a, e_b = (bounds(adapter, problem, part) for part in parts)
-    found, errors = merged((parts[0].empty, parts[1].empty), (a, b), (e_a, e_b))
-    allowed = summed(errors, bounds(adapter, problem, call))
-    whole = run(adapter, problem, call)
-    return within(
-        call, whole, found, allowed, "with the merge of two calls over parts of the pages"
-    )
+    said = "with the merge of two calls over parts of the pages"
+    return whole_of_parts(adapter, problem, call, parts, said)
 
 
 def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -130,12 +122,9 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
         cache[..., -1] = torch.where(cache[..., -1].isnan(), torch.nan, number)
         caches.append(cache)
     before, after = (replace(call, cache=cache) for cache in caches)
-    plain, found = run(adapter, problem, before), run(adapter, problem, after)
     moved = 4 * call.softmax_scale * call.q[..., -1].double().transpose(1, 2)
-    moved = moved.masked_fill(call.empty[:, None], 0.0)
-    wanted = {name: x.double() + (moved if name == "lse" else 0) for name, x in plain.items()}
-    allowed = summed(*(bounds(adapter, problem, one) for one in (before, after)))
-    return within(after, found, wanted, allowed, "with a constant added to all keys")
+    more, said = moved.masked_fill(call.empty[:, None], 0.0), "with a constant added to all keys"
+    return same_but_lse(adapter, problem, before, after, said, more=more)
 
 
 # fmt: off

@@ -15,9 +15,10 @@ from kdaverify.operators.attention.laws.backward import BACKWARD_LAWS
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
     bounds,
-    merged,
+    same_but_lse,
     sinkless,
     summed,
+    whole_of_parts,
     within,
 )
 from kdaverify.operators.attention.laws.sinks import DENSE_SINK_LAWS
@@ -60,21 +61,14 @@ def _concatenated(adapter: Adapter, problem: Any) -> list[Outcome]:
         return skipped("it returns no LSE")
     call, at = problem.inputs(), problem.s_k // 2
     parts = [_keys(call, part) for part in (slice(at), slice(at, None))]
-    a, b = (run(adapter, problem, part) for part in parts)
-    e_a, e_b = (bounds(adapter, problem, part) for part in parts)
-    found, errors = merged((parts[0].empty, parts[1].empty), (a, b), (e_a, e_b))
-    whole = run(adapter, problem, call)
-    allowed = summed(errors, bounds(adapter, problem, call))
-    return within(call, whole, found, allowed, f"with the merge of two calls cut at key {at}")
+    said = f"with the merge of two calls cut at key {at}"
+    return whole_of_parts(adapter, problem, call, parts, said)
 
 
 def _duplicated(adapter: Adapter, problem: Any) -> list[Outcome]:
     call = problem.inputs()
     twice = replace(call, k=torch.cat((call.k,) * 2, 1), v=torch.cat((call.v,) * 2, 1))
-    plain, found = run(adapter, problem, call), run(adapter, problem, twice)
-    wanted = {name: x.double() + (math.log(2) if name == "lse" else 0) for name, x in plain.items()}
-    allowed = summed(*(bounds(adapter, problem, one) for one in (call, twice)))
-    return within(twice, found, wanted, allowed, "with every key twice")
+    return same_but_lse(adapter, problem, call, twice, "with every key twice", more=math.log(2))
 
 
 def _permuted(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -92,15 +86,9 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     for k, number in zip(keys, (0.0, 4.0), strict=True):
         k[..., 0] = number
     before, after = (replace(call, k=k) for k in keys)
-    plain, found = run(adapter, problem, before), run(adapter, problem, after)
     moved = 4 * call.softmax_scale * call.q[..., 0].double().transpose(1, 2)
-    empty = call.empty[:, None]
-    wanted = {
-        name: x.double() + (moved.masked_fill(empty, 0.0) if name == "lse" else 0)
-        for name, x in plain.items()
-    }
-    allowed = summed(*(bounds(adapter, problem, one) for one in (before, after)))
-    return within(after, found, wanted, allowed, "with a constant added to all keys")
+    more, said = moved.masked_fill(call.empty[:, None], 0.0), "with a constant added to all keys"
+    return same_but_lse(adapter, problem, before, after, said, more=more)
 
 
 def _scaled_values(adapter: Adapter, problem: Any) -> list[Outcome]:

@@ -10,7 +10,12 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
-from kdaverify.operators.attention.laws.bounded import attention_law, bounds, summed, within
+from kdaverify.operators.attention.laws.bounded import (
+    attention_law,
+    bounds,
+    same_but_lse,
+    within,
+)
 from kdaverify.operators.relations import run, same
 from oracles.attention.calls import MergeCall
 
@@ -55,11 +60,8 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     grid = [(x * 2.0**12).round() / 2.0**12 for x in (call.lse_a, call.lse_b)]
     before = replace(call, lse_a=grid[0], lse_b=grid[1])
     after = replace(call, lse_a=grid[0] + 64, lse_b=grid[1] + 64)
-    plain, found = run(adapter, problem, before), run(adapter, problem, after)
     moved = torch.where(call.empty, 0.0, 64.0)
-    wanted = {"o": plain["o"], "lse": plain["lse"].double() + moved}
-    allowed = summed(*(bounds(adapter, problem, one) for one in (before, after)))
-    return within(after, found, wanted, allowed, "with both LSE shifted")
+    return same_but_lse(adapter, problem, before, after, "with both LSE shifted", more=moved)
 
 
 _CHECKS: Final = (

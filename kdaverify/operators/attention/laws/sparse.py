@@ -15,13 +15,11 @@ from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
-    bounds,
     heads_reversed,
-    merged,
     same_bits,
+    same_but_lse,
     sinkless,
-    summed,
-    within,
+    whole_of_parts,
 )
 from kdaverify.operators.attention.laws.sinks import SINK_LAWS
 from kdaverify.operators.relations import run, same
@@ -128,11 +126,8 @@ def _doubled(adapter: Adapter, problem: Any) -> list[Outcome]:
     """Every list twice: o stays, LSE rises by ln 2."""
     call = problem.inputs()
     twice = replace(call, indices=torch.cat((call.indices, call.indices), 2))
-    plain, found = run(adapter, problem, call), run(adapter, problem, twice)
     more = (~call.empty[:, None]).double() * math.log(2)
-    wanted = {name: x.double() + (more if name == "lse" else 0) for name, x in plain.items()}
-    allowed = summed(*(bounds(adapter, problem, one) for one in (call, twice)))
-    return within(twice, found, wanted, allowed, "with every list twice")
+    return same_but_lse(adapter, problem, call, twice, "with every list twice", more=more)
 
 
 def _merged(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -143,12 +138,8 @@ def _merged(adapter: Adapter, problem: Any) -> list[Outcome]:
     lists = [call.indices[:, :, : half + 1], call.indices[:, :, half:]]
     both = replace(call, indices=torch.cat(lists, 2))
     parts = [replace(call, indices=x.contiguous()) for x in lists]
-    a, b = (run(adapter, problem, part) for part in parts)
-    e_a, e_b = (bounds(adapter, problem, part) for part in parts)
-    found, errors = merged((parts[0].empty, parts[1].empty), (a, b), (e_a, e_b))
-    allowed = summed(errors, bounds(adapter, problem, both))
-    whole = run(adapter, problem, both)
-    return within(both, whole, found, allowed, "with the merge of two calls over parts of lists")
+    said = "with the merge of two calls over parts of lists"
+    return whole_of_parts(adapter, problem, both, parts, said)
 
 
 def _not_a_number(adapter: Adapter, problem: Any) -> list[Outcome]:
