@@ -19,8 +19,7 @@ class Canonical(BaseModel):
 
     Args:
         op: the operator; dtype: the format of what it computes with; seed: of every random number.
-        omits_defaults: whether its JSON leaves fields out that have their default, or only those
-            that are absent.
+        omits_defaults: whether its JSON omits fields with defaults, or only absent ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

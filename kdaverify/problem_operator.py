@@ -46,14 +46,11 @@ class Operator(abc.ABC):
         problem: the class of its problems.
         signature: the tensors of a call.
         staged: whether its calls have stages, so that a failure can be localised.
-        hidden_stages: those that no kernel exposes, in their order; a failure is traced to one of
-            them by outputs alone.
+        hidden_stages: those that no kernel exposes, in order, found by outputs alone.
         is_stage: whether it is a stage itself, and a failure needs no localisation.
         has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
-        accuracy_fields: the fields of a problem that accuracy depends on most, for one line about
-            many of them.
-        resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are
-            estimated from samples.
+        accuracy_fields: the fields that accuracy depends on most, for a line about many.
+        resampled: whether borderline failures are tested again: tolerances are estimates.
     """
 
     name: str

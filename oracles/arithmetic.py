@@ -81,14 +81,11 @@ class Arithmetic:
     """One pipeline, many roundings: the algebra once, this for every inexact step.
 
     Args:
-        store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in
-            the order they are made.
-        dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses
-            the order of summation.
+        store: (name, tensor) -> tensor; called once for each tensor of math.md 2, 3, in order.
+        dot: matrix product [..., m, n] x [..., n, p]; rounds operands, chooses summation order.
         exp: natural exponential of a tensor whose entries are <= 0.
         total: sum over the last axis of an elementwise product of two stored tensors.
-        row_sum: sum over the last axis of an elementwise product that never leaves the unit that
-            makes it.
+        row_sum: sum over the last axis of an elementwise product inside one unit.
         over_heads: sum over the value heads of a key head, of dq or dk [B, T, H, HV / H, ...].
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
         computes_padding: whether blocks of the scores in which no sequence has a row are computed

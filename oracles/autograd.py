@@ -38,8 +38,7 @@ def differentiate(
 
     Args:
         forward: gives o and S_T; what is no tensor, or has no graph, has no gradient.
-        inputs: the call; the leaves lie in its memory, so that edits by `forward` or its backward
-            are seen there.
+        inputs: the call; leaves lie in its memory, so that edits are seen there.
         cotangents: of o and S_T.
     Returns:
         Gradients in the types of the inputs; zeros where the graph does not reach, None without an
@@ -90,8 +89,7 @@ def derivatives(
     """The gradients of every leaf that torch's autograd finds, for a call of any operator.
 
     Args:
-        call: gives the outputs by name, made from the leaves; what is no tensor, or has no graph,
-            has no gradient.
+        call: gives outputs by name, made from the leaves; others have no gradient.
         leaves: by name; they require gradients.
         cotangents: by the name of the output.
     Returns:

@@ -134,8 +134,7 @@ def cached(
     Args:
         inputs: the call.
         compute: gives the answer.
-        options: everything besides tensors and the source that decides the answer, its kind too;
-            JSON values.
+        options: all besides tensors and source that decides the answer, its kind too; JSON.
         others: tensors besides those of `inputs` that decide the answer.
         accept: whether the radii of a kept answer are small enough now; it may have been kept for a
             looser purpose.

@@ -39,8 +39,7 @@ class Output:
     """What a kernel returned, in the canonical conventions of `Inputs`.
 
     Args:
-        o: [B, T, HV, V] if the kernel did as declared; whatever else it returned, unchanged, if it
-            did not.
+        o: [B, T, HV, V] if the kernel did as declared; else whatever it returned, unchanged.
         final_state: [N, HV, K, V], or None where it is not exposed; the same holds.
     """
 
@@ -57,22 +56,17 @@ class Adapter(abc.ABC):
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
         device: type of the torch device the kernel runs on.
-        widths: key and value widths that cases are generated at, for kernels compiled for each; ()
-            where any will do.
+        widths: key and value widths of generated cases, for kernels compiled for each; () any.
         domain: the problems it takes: whatever is generated or altered stays inside.
-        backward_domain: the problems that its backward takes, where these are fewer; None: those of
-            `domain`.
+        backward_domain: the problems that its backward takes, if fewer; None: those of `domain`.
         compiled: whether its kernel is compiled for every format, width and number of heads: random
             problems and combinations share few of them then.
-        isolated: whether it runs in a worker process by default: kernels that can take their
-            process with them do.
+        isolated: whether it runs in a worker process by default, as kernels do that can end it.
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
         no_backward: why gradients are not tested, where it is not differentiable.
-        open_ended: False where only the calls of an export can be answered, so that no failure is
-            shrunk.
-        deterministic: False where the same call may give other bits; each of its results is then
-            judged by itself.
+        open_ended: False where only an export's calls can be answered: no failure is shrunk.
+        deterministic: False where equal calls may give other bits; each is then judged alone.
         barriers: why a caller cannot see or touch memory of the kernel, by what it is.
         takes: what a function takes of a call, for operators that functions implement.
     """

@@ -76,8 +76,7 @@ class Conventions:
         state: kv [N, HV, K, V]; vk [N, HV, V, K].
         gate: log (natural); log2 (g / ln 2); decay (exp g); softplus or bounded: activated in the
             kernel, which gets x (see `GateActivation`).
-        gates: channel, g [B, T, HV, K]; head, g [B, T, HV], one gate for all channels; none, no g
-            at all.
+        gates: channel, g [B, T, HV, K]; head, g [B, T, HV], for all channels; none, no g at all.
         heads: which key head value head j reads: interleaved, j // (HV / H); tiled, j mod H.
         beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
         packing: cu_seqlens [N + 1]; segment_ids [1, T], the id of a token's sequence, -1 past the
@@ -86,8 +85,7 @@ class Conventions:
             no state through it.
         scale: argument (passed); fixed (the kernel always takes K^-1/2); folded (q comes
             multiplied, and rounded to its dtype).
-        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not
-            compared).
+        padding: what rows of o past a pack's last offset hold: zero, or undefined (not compared).
         gate_format: of x, where the kernel activates it: fp32 (fp64 beside fp64), or that of q.
         gate_parameters: of an activation those that the kernel gets, by keyword: A_log [HV] and
             dt_bias [HV, K], or [HV] where the channels of a head share a gate. Those that it does

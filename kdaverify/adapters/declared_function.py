@@ -82,8 +82,7 @@ def function_in_words(
         own: the operator's own options, each as NAME=VALUE.
         without: parameters that the function does not take.
     Raises:
-        AdapterError: an option has no such value or is none of the operator's, or there is no such
-            parameter.
+        AdapterError: an option has no such value or is none of the operator's, or no parameter.
     """
     if strangers := sorted(words.keys() - _READ.keys() - {"name", "contract"}):
         raise AdapterError(

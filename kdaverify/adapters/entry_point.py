@@ -28,8 +28,7 @@ class EntryPoint:
         function: of the user.
         keywords: of OPTIONAL and ACTIVATED, those that its signature names.
         by_name: whether its signature names the tensors, which are passed by name then.
-        scale_defaults_to_none: whether it can be called without a scale, and chooses one itself
-            then.
+        scale_defaults_to_none: whether it can be called without a scale, and chooses one then.
         omits_scale: whether it is called without one.
         tokens: the tensors that it takes of each token, in the order in which they are passed.
     """
@@ -84,8 +83,7 @@ def entry_point(
         tokens: the tensors that it takes of each token.
         gate: what it takes in place of a log gate: parameters of an activation are passed, too.
     Raises:
-        AdapterError: it has no readable signature, fewer tensors, or a parameter that nothing is
-            passed for.
+        AdapterError: no readable signature, fewer tensors, or a parameter without an argument.
     """
     _refuse_unfit(title, function)
     try:

@@ -50,8 +50,7 @@ def through_jax(
 
     Args:
         forward: takes the arrays, returns the outputs.
-        vjp: takes a tuple of the arrays and one of the outputs' cotangents, returns a cotangent of
-            every array.
+        vjp: takes tuples of arrays and of cotangents, returns a cotangent of every array.
     """
 
     def call(*given: Tensor) -> tuple[Tensor, ...]:

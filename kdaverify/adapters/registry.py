@@ -56,8 +56,7 @@ def find(spec: str) -> Adapter:
             adapter. A NAME may be followed by :option=value,option=value. fault:ID[@STRENGTH] is
             the embedded kernel with a fault of the catalogue in it.
     Raises:
-        AdapterError: nothing by that name, it raised at import, what it holds is no adapter, or it
-            has no such option.
+        AdapterError: nothing by that name, an error at import, no adapter, or no such option.
         CannotImportError: what it raised at import is an ImportError.
     """
     with foreign_warnings():

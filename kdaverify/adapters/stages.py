@@ -26,8 +26,7 @@ class StageArguments:
     """What a stage is called with.
 
     Args:
-        inputs: the call that the stage is a part of: q, k, v, g, beta, initial_state, scale and
-            packing.
+        inputs: the call that the stage is a part of: tensors, scale and packing.
         tensors: what earlier stages wrote, of what the stage takes; layout and names of
             `oracles.stages` and, in the backward, of `oracles.backward_stages`, the cotangents do
             and d_final_state among them; natural logarithms.
@@ -60,12 +59,10 @@ class StageCall:
 
     Args:
         covers: the stages it computes, consecutive, of the forward or of the backward of `form`.
-        takes: names of the tensors it reads: of the call, of earlier stages, and in the backward of
-            the cotangents.
+        takes: names of the tensors it reads: of the call, earlier stages, or the cotangents.
         gives: names of the tensors it returns, of those that the covered stages write.
         call: the function.
-        received: (name, tensor) -> what the function effectively gets of it, for conversions that
-            round (gates in base 2).
+        received: (name, tensor) -> what the function gets of it where conversions round.
         resets: whether it can be tested on hard resets, whose G sums the finite gates only.
         form: how the pipeline is cut, of which these stages are.
     Raises:

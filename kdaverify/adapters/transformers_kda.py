@@ -57,8 +57,7 @@ class Transformers(WatchedAdapter):
     Args:
         name: of the implementation.
         model: whose functions.
-        form: "recurrent" or "chunk". Decoding goes through the recurrent one for both, as in the
-            model.
+        form: "recurrent" or "chunk". Decoding is recurrent for both, as in the model.
     Source: the model's file in transformers.
     """
 

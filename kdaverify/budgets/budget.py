@@ -46,13 +46,10 @@ class Budget:
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
         ceiling: the proven error bound of an element, where that is known.
-        peers: rms error of every kernel that rounds to nearest, where these do not all have
-            unusually small errors.
-        plain: what the baseline reference kernel makes of the output, for standards that compare
-            errors.
+        peers: rms errors of kernels that round to nearest, unless all are unusually small.
+        plain: the baseline kernel's output, for standards that compare errors.
         undefined: elements that have no exact value, and only have to be finite.
-        model: of the size of every element's error, where roundings are counted instead of
-            emulated.
+        model: of the size of every element's error, where roundings are counted.
     """
 
     allowed: ErrorStatistics
@@ -126,8 +123,7 @@ class EnsembleErrors:
     """What the errors of a reference ensemble come to in one output.
 
     Args:
-        worst: of every statistic, over all reference kernels and draws; of a row, no less than
-            `_typical_rows`.
+        worst: of every statistic, over all reference kernels and draws; `_typical_rows` at least.
         margin: what the spread of the samples adds to it, as factors.
         rounded, drawn: every kernel that rounds to nearest, and every stochastic-rounding sample.
         plain: what the baseline reference kernel makes of the output.
@@ -156,8 +152,7 @@ def ensemble_errors(
 
     Args:
         truth: the exact output.
-        rounded: the same output of every kernel that rounds to nearest, float64, the plain one
-            first.
+        rounded: the same output of kernels that round to nearest, float64, the baseline first.
         drawn: of every stochastic-rounding sample.
         apart: of samples of kernels of another form, which say nothing about the spread of those.
         io, lost, terms: as `statistics` takes them.
@@ -256,8 +251,7 @@ def allow(
         moved: what the row tolerance is relative to, where not the output itself (S_T - S_0 where a
             final state has hardly changed).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
-        floor: an error that an element may have besides, even where the reference ensemble happens
-            to be exact.
+        floor: an error that an element may have even where the ensemble happens to be exact.
         sharp: whether limits are those of a whole run, which averages over many roundings; those of
             a single product that may hang on a few are 2.5 margin E for largest and rows, and no
             `sharp_rms`.

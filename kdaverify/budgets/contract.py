@@ -83,20 +83,15 @@ class Contract:
         softplus: whether the kernel makes the gates itself, as log(1 + exp x) in the accumulator's
             format: 1 + exp x rounds by as much as the decay itself would, which a gate near 0 feels
             as a large relative error.
-        tensors: storage formats of single named tensors, by name, where they are not what the rest
-            implies.
-        own: names that the kernel's own pipeline stores beside those of its form, so that `tensors`
-            may name them.
-        accumulator: format of sums, exponentials and the cumulative gate; None: fp64 for fp64
-            operands, fp32 otherwise.
+        tensors: storage formats of named tensors, where they are not what the rest implies.
+        own: names that the kernel's own pipeline stores besides, which `tensors` may name.
+        accumulator: format of sums, exps and cumulative gates; None: fp64 for fp64, else fp32.
         sub_block: rows of a block of the scores, within which every pair takes its own exponent,
             and of a block of the solve.
         anchor: the row that anchored scores are relative to: the first of a block (moved half-way),
             its middle one, or free.
-        flush: whether what leaves a dot product or an exponential below the normal range becomes 0:
-            always, never, or free.
-        operand_rounding: how operands are brought to their format; free: to nearest, and for tf32
-            also cut off.
+        flush: whether results below the normal range become 0: always, never, or free.
+        operand_rounding: how operands are rounded; free: to nearest, tf32 also cut off.
         storage_rounding: how stored tensors are brought to theirs.
         order: in-order where products and cumulative sums are made from their first term to their
             last, one at a time; free otherwise.
@@ -211,8 +206,7 @@ class Contract:
         """The same contract with the named tensors in other formats.
 
         Raises:
-            ContractError: a tensor that the pipeline does not store, or whose format is declared
-                elsewhere.
+            ContractError: a tensor not stored by the pipeline, or with a format declared elsewhere.
         """
         return replace(self, tensors=tuple((dict(self.tensors) | formats).items()))
 

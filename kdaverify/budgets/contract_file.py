@@ -28,8 +28,7 @@ class ContractFile(BaseModel):
     """A contract in a file: the fields of `Contract`, formats by name, or "inputs" for theirs.
 
     Args:
-        about, source: what implements it, and where each fact comes from; they are shown, and mean
-            nothing.
+        about, source: what implements it, and where facts come from; shown alone.
         name: what its author calls it.
         carry: by default the accumulator's format.
         chunk_size: needed for the chunk form, and there alone.
@@ -87,8 +86,7 @@ class ContractFile(BaseModel):
         Args:
             dtype: fp64, fp32, bf16 or fp16; None will do where no format is "inputs".
         Raises:
-            ContractError: a format or a tensor that there is none of, or fields that contradict
-                each other.
+            ContractError: no such format or tensor, or fields that contradict each other.
         """
         if self.needs_dtype and dtype is None:
             raise ContractError(
@@ -136,8 +134,7 @@ def read_contract(path: Path) -> ContractFile:
     """The contract file at `path`.
 
     Raises:
-        ContractError: no file, no TOML, or no contract; the message has what was wanted and what
-            came.
+        ContractError: no file, no TOML, or no contract; with what was wanted and what came.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -170,8 +170,7 @@ def canonical_gradient(
     """The gradient of the input `source`, by the chain rule, from that of what is received.
 
     Args:
-        call, received: the call, and what the kernel effectively gets of it, q times the scale
-            included.
+        call, received: the call, and what the kernel gets of it, q times the scale included.
     """
     if source == "q":
         return found * (call.factor / received.factor)

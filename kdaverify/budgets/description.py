@@ -48,8 +48,7 @@ class Description:
     Args:
         forward, backward: the stages.
         settled: what is declared or usual of the whole, by field.
-        members, backward_members: the emulated kernels that the tolerance of outputs, and of
-            gradients, is the worst of.
+        members, backward_members: the emulated kernels of the tolerance of outputs, gradients.
         draws: how many stochastic-rounding samples there are.
     """
 

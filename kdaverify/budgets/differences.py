@@ -100,8 +100,7 @@ class DifferenceTolerance:
 
     Args:
         pairs: as they are tested; received: as the kernel effectively gets them.
-        curvature: [pairs] how far the difference of the exact outputs itself is from its
-            derivative; each may be that far.
+        curvature: [pairs] how far the exact outputs' difference is from its derivative.
         noise: the rms, over all pairs, of the tolerance besides.
         outputs: the part of it that the outputs alone make, before the factors for few pairs.
     """
@@ -149,8 +148,7 @@ class Differences:
 
         Args:
             pairs_at: pairs of moved calls by their step.
-            outputs: the noise of the outputs where it is known from other pairs of the same
-                problem.
+            outputs: the outputs' noise, where known from other pairs of the problem.
         Raises:
             ContractOverflow: a deciding reference kernel overflows on these inputs.
         """

@@ -28,8 +28,7 @@ class Curve:
     Args:
         name: of the kernel.
         rms: [samples, lengths] of the error, as a fraction of the rms of the exact output.
-        mean: [samples, lengths] of the error that all elements share: found ~ (1 + mean) exact, by
-            least squares.
+        mean: [samples, lengths] common error: found ~ (1 + mean) exact, by least squares.
     """
 
     name: str

@@ -30,8 +30,7 @@ class ErrorModel:
     Args:
         exact: the exact values, float64.
         deviation: of every element's error, were its roundings independent.
-        lean: what may have the same sign in every element (units of functions, underflow, the
-            radius of the oracle).
+        lean: what may have one sign in every element (functions' units, underflow, radius).
         io: what the result is rounded to.
         groups: of elements whose roundings are not independent within one.
     """

@@ -39,8 +39,7 @@ def finite_runs(
         runs: by the name of the reference kernel.
         outputs: of one run.
         deciding: names of the runs that show what the declared formats hold.
-        single: whether all runs are returned where one of `deciding` overflows, but every run is
-            finite in the same output.
+        single: whether all runs are returned where one overflows, but others are finite.
     """
     finite = {name: [is_finite(output) for output in outputs(run)] for name, run in runs.items()}
     throughout = {name: run for name, run in runs.items() if all(finite[name])}

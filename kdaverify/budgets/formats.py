@@ -17,8 +17,7 @@ class Format:
         dtype: the torch type that holds it (TF32 lives in float32).
         precision: bits of the significand, the hidden one included; unit roundoff is 2^-precision.
         min_normal: smallest normal number.
-        tiled: whether every matrix is stored with a power of two that brings its largest element to
-            the top of the range.
+        tiled: whether matrices are stored with a power of two that fills the range.
     """
 
     name: str

@@ -103,8 +103,7 @@ def output_linearity_standard(
     """The same for outputs: 0, the ensemble's own defects, and the cost of final roundings.
 
     Args:
-        calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with
-            `factors`.
+        calls: what the kernel receives; they differ in v and S_0, which add up to 0.
     Raises:
         ContractOverflow: a deciding reference kernel overflows on these inputs.
     """

@@ -60,10 +60,8 @@ class Ruler:
         about: one line.
         outputs: what it applies to.
         figures: (error, output) -> one or more figures >= 0, each judged by itself.
-        least: what the best kernel of all may show: one rounding of the exact value into the
-            format.
-        alike: whether the figures are of rows that are made alike, so that none is held below the
-            median of all.
+        least: what the best kernel may show: one rounding of the exact value.
+        alike: whether the figures are of like rows, so that none is held below their median.
     """
 
     about: str
@@ -76,8 +74,7 @@ class Ruler:
         """The tolerance: 2.5 (1 + 3 deviation / mean) times the ensemble's worst, or a rounding.
 
         Args:
-            rounded, drawn: the output of every reference kernel and every stochastic-rounding
-                sample.
+            rounded, drawn: the output of every reference kernel and every random sample.
         """
         draws, members = (
             torch.stack([self.figures(at.truth.error(output), at) for output in runs])

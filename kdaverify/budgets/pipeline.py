@@ -41,8 +41,7 @@ def run_form(
     right kernel was rejected there for a median of 1.33 times its tolerance, in 25 of 25 seeds.
 
     Args:
-        contract: only its form, chunk size and formats of states are read; the roundings are those
-            of `arithmetic`.
+        contract: its form, chunk size and state formats are read; `arithmetic` rounds.
         stages: of the chunk form.
     """
     if contract.form == "recurrent":

@@ -41,8 +41,7 @@ class StorageContract:
         name: as records have it.
         operands: what products take; what is wider is rounded to it first.
         accumulate: what their sums are kept in.
-        tensors: the format of every tensor of the pipeline that is stored; one that is not named
-            stays in that of the sums.
+        tensors: the format of every stored tensor; unnamed ones stay in that of the sums.
     """
 
     name: str

@@ -31,8 +31,7 @@ class Blocks(NamedTuple):
 
     Args:
         scores: the stage.
-        within: the factors of the decays between the rows of a block, as the backward forms them;
-            None: differences.
+        within: factors of decays between a block's rows, in the backward; None: differences.
         inside: what takes their dot products in the backward.
     """
 

@@ -49,8 +49,7 @@ class Reference:
     """The exact outputs, or gradients, of a problem and the tolerances under the contract.
 
     Args:
-        budgets: by output; without those that overflow in a reference kernel, where none is finite
-            in all outputs.
+        budgets: by output; without those that overflow, where no kernel is finite in all.
     """
 
     truth: ExactAnswer

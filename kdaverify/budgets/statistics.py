@@ -26,10 +26,8 @@ class ErrorStatistics:
         rms, largest: over all elements, absolute.
         rows: [rows] rms over the last axis: tokens of o, key channels of S_T.
         bias: by which fraction of itself the output is too large or too small as a whole.
-        median, tail: 50 % and 99 % quantile of the relative error of the elements above the floor;
-            0 where there are none.
-        normalised: rms of every element's error in deviations of a model of it; 0 where there is
-            none.
+        median, tail: 50 % and 99 % quantile of relative errors above the floor; 0 without any.
+        normalised: rms of errors in deviations of a model of them; 0 where there is none.
     """
 
     rms: float
@@ -82,11 +80,9 @@ def statistics(
     Args:
         error: float64, finite, the output's shape.
         truth: the exact output.
-        io: format the output is stored in; relative errors divide by no less than its smallest
-            normal number.
+        io: the output's format; relative errors divide by its smallest normal number at least.
         lost: what underflow may take from an element; relative errors count what exceeds it.
-        terms: the size of the terms that cancel in an element, where they do: errors are then
-            relative to them.
+        terms: the size of terms that cancel in an element: errors are then relative to them.
     """
     return statistics_of_runs([error], truth, io, lost=lost, terms=terms)[0]
 

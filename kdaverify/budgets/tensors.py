@@ -11,8 +11,7 @@ class StageTensors(NamedTuple):
     Args:
         stage: its name; that of the oracle's stage for the chunk form.
         every: stored by every kernel, in order.
-        some: stored only by those that factor their decays, take the residual form, round beta or
-            scale do first.
+        some: stored only by those that factor decays, take the residual form or round first.
     """
 
     stage: str

@@ -23,13 +23,11 @@ class FailureKind:
     """Failures of one kind.
 
     Args:
-        representative: the least expensive to judge, of equals the one with the lowest number,
-            whatever order they came in.
+        representative: the least expensive to judge, of equals the one with the lowest number.
         verdicts: how many there are.
         properties, dtypes: what they struck.
         smaller: the representative, made smaller; None where it could not be, or was not tried.
-        diagnosis: which known faults it cannot be distinguished from, or that none fits; "" where
-            it was not tested.
+        diagnosis: the known faults that match, or that none does; "" where it was not tested.
     """
 
     representative: Verdict

@@ -26,8 +26,7 @@ def shrunk(
     """The smallest case's verdicts that reject `output` with `status` beyond doubt, or [].
 
     Args:
-        judge: the verdicts of one question, borderline failures as they are: to decide each would
-            take 200 seeds.
+        judge: verdicts of one question, borderline ones undecided: 200 seeds each otherwise.
     """
     seen: dict[tuple[PropertyTest, ...], list[Verdict]] = {}
 

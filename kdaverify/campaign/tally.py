@@ -46,8 +46,7 @@ class CampaignCounts:
         done: keys of the tasks that were answered.
         lines: by implementation and format.
         kinds: of failures.
-        examples: by implementation, property and why it was not judged ("" where it was), one
-            verdict each.
+        examples: a verdict by implementation, property and reason why not judged ("" if it was).
         trouble: what went wrong in the harness, by implementation.
     """
 

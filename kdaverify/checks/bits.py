@@ -49,8 +49,7 @@ class Relation:
     """What the results of a second call are of those of the first.
 
     Args:
-        factors: powers of two, negative or not, that a result is multiplied by, by name; 1 where it
-            is not named.
+        factors: powers of two that results are multiplied by, by name; 1 where not named.
         alike: (name, result) -> where it is compared.
     """
 

@@ -46,11 +46,9 @@ class Comparison:
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
-        ceiling: the proven error bound of that element, and why, in words; "" where it passes or
-            none is known.
+        ceiling: the proven error bound of that element, and why; "" where it passes or is unknown.
         vacuous: the negative controls that would pass too; with some it is inconclusive.
-        peers: the rms error over that of every conforming kernel that rounds to nearest, where
-            these have typical errors.
+        peers: the rms error over those of round-to-nearest kernels, where these are typical.
         relative: the rms error over the rms of the exact output.
     """
 

@@ -36,8 +36,7 @@ class Route:
     Args:
         at: lengths, rising; the last is the whole run.
         cuts: tokens at which it is resumed.
-        origin: tokens before the first one that counts: a decoded run is measured from the end of
-            its prefill.
+        origin: tokens before the first that counts: decoding begins at the prefill's end.
     """
 
     at: tuple[int, ...]
@@ -104,8 +103,7 @@ def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Out
 
     Args:
         problem: at least 4 dense sequences.
-        way: "uncut"; "resumed", in 64 parts; "decoded", the last quarter, at most 256 tokens, one
-            at a time.
+        way: "uncut"; "resumed", in 64 parts; "decoded", the last quarter (256 at most) singly.
     """
     if problem.packed or problem.B < FEWEST:
         raise ValueError(

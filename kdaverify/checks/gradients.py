@@ -74,8 +74,7 @@ def run_backward(
     Args:
         copied: makes the copies of the inputs that are handed over, wherever they are to lie.
     Raises:
-        CallError: the kernel raised, took its process with it, edited an input, or returned
-            something else than wanted.
+        CallError: the kernel raised, ended its process, edited an input, or returned another thing.
         ForwardOnlyError: it has no backward.
         AdapterError: the call never came to the kernel.
     """

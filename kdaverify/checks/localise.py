@@ -21,8 +21,7 @@ def localise(
     """The first stage outside its tolerance, or why none is named; stages cannot make it raise.
 
     Args:
-        property_name, detail: what was tested on the problem; of a variant its own stages are
-            tested.
+        property_name, detail: what was tested on the problem; of a variant its own stages.
     """
     return conclude(steps(adapter, problem, property_name, detail), property_name)
 

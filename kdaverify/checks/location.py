@@ -34,8 +34,7 @@ class Location:
 
     Args:
         stage: the first stage outside its tolerance, as `stage_name` has it, or a NoStage.
-        reported: what of it is off and on which inputs, or what was judged and what was not; one
-            line.
+        reported: what of it is off and where, or what was judged and what was not; one line.
     """
 
     stage: str

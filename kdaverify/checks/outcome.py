@@ -39,8 +39,7 @@ class Outcome:
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
         excess: what was found / its tolerance, where nothing was compared.
-        digits_fewer: digits that a pass has fewer than the token recurrence; None for an
-            unremarkable number.
+        digits_fewer: digits a pass has fewer than a recurrence; None for an unremarkable number.
         evidence: what others' standards need to see of it, where it is an output of a call.
     """
 
@@ -87,10 +86,8 @@ def outcomes(
     """Judges what `produce` returns as outputs of `inputs`.
 
     Args:
-        adapter: the implementation; its contract sets the tolerance and `received` what the oracle
-            sees.
-        inputs: the call that the produced outputs answer, however they were obtained (in one run,
-            in parts, one by one).
+        adapter: the implementation; its contract sets tolerances, `received` the exact call.
+        inputs: the call that the outputs answer, in one run, in parts, or one by one.
         produce: runs the kernel; returns the exposed outputs by name; may raise CallError.
         cuts: where `produce` cut the run, so that the conforming kernels are cut there too.
     """

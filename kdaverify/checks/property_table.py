@@ -37,8 +37,7 @@ class Statement:
     Args:
         statement: what holds, in one line.
         section: of math.md, and the number of the law there.
-        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as
-            examples.
+        exists_for: the mechanism of the faults it is to catch, with examples of the catalogue.
     """
 
     statement: str
@@ -68,14 +67,12 @@ class Property:
             other properties derive theirs from it.
         same_outputs: whether its calls have the outputs of one plain forward of the problem, of as
             many tokens as they have.
-        relates: whether it compares calls of the kernel with each other, and fails for no reason
-            but their difference.
+        relates: whether it compares calls with each other, and fails by their difference alone.
         fixed: its cases are those of the panel, whose precision the ledger accepts.
         shrinks: its problems keep their point when they are made smaller.
         both_passes: its failures are followed through the stages of the backward too.
         followed: how the call whose stages are followed differs from the call that failed.
-        seconds: about what one test takes under smoke on one core; the kill matrix orders tests by
-            it.
+        seconds: about what one test takes in smoke on one core; orders tests of the kill matrix.
         law: what it states, where that is a law.
     """
 
@@ -187,8 +184,7 @@ def plain_call(name: str, detail: Mapping[str, Any]) -> Plain:
     """Which call a case is, if it is one call against exact values alone; "" if more.
 
     Args:
-        name, detail: of the property, as a verdict has them; rows of the covering array name their
-            direction.
+        name, detail: of the property, as in verdicts; covering rows name their direction.
     """
     direction = str(detail.get("direction", PROPERTIES[name].plain)).partition(" ")[0]
     return direction if direction in ("forward", "gradients") else ""

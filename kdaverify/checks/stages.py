@@ -51,8 +51,7 @@ def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact")
     """The same of the backward's stages, for a loss on o and S_T; forward tensors are exact.
 
     Args:
-        feed: "exact", or "own": a stage is given what the backward stages before it gave, as far as
-            they are exposed.
+        feed: "exact", or "own": a stage is given what exposed stages before it gave.
     """
     return list(_judged(adapter, problem, feed, backward=True)) or skipped(
         "no stage of the backward is exposed"
@@ -104,8 +103,7 @@ def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -
     """The first stage outside its tolerance, on exact inputs, then on its own; None if none.
 
     Args:
-        backward: whether a gradient is wrong: then the stages of the backward follow those of the
-            forward.
+        backward: whether a gradient is wrong: backward stages then follow the forward's.
     """
     steps = chain(walk(adapter, problem), walk_back(adapter, problem) if backward else ())
     return next((step.name for step in steps if step.outcome.status.rejects), None)

@@ -188,8 +188,7 @@ def orders_of(
     """The arguments of every worker.
 
     Raises:
-        Complaint: an implementation that there is not, or cannot run here; two of one name; no such
-            profile.
+        Complaint: no such implementation or profile, one that cannot run, two of one name.
     """
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import find

@@ -50,8 +50,7 @@ class ReplayedCase:
         spec: names the implementation.
         problem: JSON or the path of it; "" for the conventions.
         isolate: True where, by the record, it crashed its process.
-        benchmark: names the implementation whose errors published standards compare with; None for
-            an emulated one.
+        benchmark: whose errors published standards compare with; None for an emulated one.
     """
 
     spec: str

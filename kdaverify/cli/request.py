@@ -17,8 +17,7 @@ class Request(BaseModel):
         record: None to keep none.
         html: where the page of the run goes; None for none.
         workers: a number, or "auto".
-        benchmark: whose errors published standards compare with; None for an emulated baseline
-            kernel.
+        benchmark: whose errors published standards compare with; None for an emulated one.
         crash_folder: where a session leaves during which test it ended; None where nobody reads it.
         isolate: whether kernels run in worker processes; None leaves it to each.
         standards: whether every published standard has its row in the terminal summary.

@@ -46,8 +46,7 @@ class Contrast:
     """One axis along which a failing case passes.
 
     Args:
-        rule: a sentence about a problem that is true of those that fail, and of no other that was
-            run; "" where none is.
+        rule: a sentence about a problem that only failing ones fulfil; "" where none is.
         fails, passes: the levels, in words.
     """
 

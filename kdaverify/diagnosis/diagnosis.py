@@ -21,8 +21,7 @@ class Diagnosis:
 
     Args:
         smallest: the smallest question that still fails.
-        named: faults of the catalogue with the same outputs on every input tried, the nearest
-            first; () where none fits.
+        named: faults of the catalogue that match on every input, nearest first; or ().
         signatures: simple mistakes that fit as well.
         ranked: the nearest of all, on the input that they were compared on.
         nearest: the nearest of those that do not fit.
@@ -30,16 +29,13 @@ class Diagnosis:
             that they leave of the other; else 0.
         chunk_size: that the kernel declares; faults may fit in another one.
         where: what part of the outputs is wrong.
-        unwritten: the wrong outputs, where all that is wrong with them comes from memory that was
-            never written.
+        unwritten: the wrong outputs whose whole error comes from unwritten memory.
         silent: why nothing was compared; "" where it was.
         explained: what the error singles out by itself, without known bugs; "" where nothing.
         how: of what the named ones were compared in, where not in all outputs; "" else.
         passes: whether nothing fails.
-        stage: the first that is wrong, of a kernel that exposes none; None where nothing points to
-            one.
-        race: that results differ from run to run, in words; the rest is then of the most frequent
-            result.
+        stage: the first wrong one, of a kernel that exposes none; None if nothing shows it.
+        race: that results differ between runs, in words; the rest is of the most frequent one.
     """
 
     smallest: PropertyCase

@@ -18,10 +18,8 @@ class Likeness:
     """One candidate beside the kernel, on one case.
 
     Args:
-        residual: the share of the error that it leaves unexplained, rms over all outputs in units
-            of their tolerance.
-        noise: the largest difference of an output in units of what two conforming kernels may
-            differ by.
+        residual: the unexplained share of the error, rms over outputs in tolerances.
+        noise: an output's largest difference, in differences of two conforming kernels.
         mixed: the share that is left where every element may be right as well: of a mistake that is
             made in parts of the call.
     """

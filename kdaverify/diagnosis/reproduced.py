@@ -57,8 +57,7 @@ def reproduced(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float)
 
     Args:
         verdicts: of `adapter`.
-        seconds: when they are over, kinds that are left count as not explained; what is begun is
-            ended.
+        seconds: after which kinds left count as unexplained; what is begun is ended.
     """
     until = time.monotonic() + seconds
     found = dict[Row, str]()

@@ -52,8 +52,7 @@ def explained(
     Args:
         verdicts: of `adapter`.
         seconds: in all.
-        second: the same kernel in a process of its own, where experiments run while the rest goes
-            on here; None: after it.
+        second: the same kernel in another process, for experiments beside; None: after it.
     """
     with nullcontext() if second is None else closing(Beside(second)) as beside:
         return _explained(verdicts, adapter, seconds, beside)

@@ -51,8 +51,7 @@ class Fit:
     """How near two answers are.
 
     Args:
-        distance: between them, as a fraction of what is wrong with the first; 1 is as far as a
-            right kernel.
+        distance: between them, as a fraction of the first's error; 1: a right kernel's.
         noise: the most that an output of theirs differs by, in units of the difference that two
             conforming kernels may have.
     """

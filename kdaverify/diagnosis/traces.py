@@ -21,8 +21,7 @@ def traces(kernel: KernelErrors, yard: Yardstick, problem: Any, chunk_size: int)
     """A clause for every output that is wrong in a part of itself; "" for all or nothing.
 
     Args:
-        problem: the outputs are those of; of a property that looks at a part of them, nothing is
-            said.
+        problem: that of the outputs; properties of parts of them report nothing.
     """
     reported = [f"{name}: {clause}" for name, clause in _clauses(kernel, yard, problem, chunk_size)]
     return "; ".join(reported)

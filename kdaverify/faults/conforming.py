@@ -72,8 +72,7 @@ def conforming(
         form: "token" (recurrent-fp32) or "chunk" (chunk64-fp32).
         gates, heads: as `Conventions` has them.
         declared: what the adapter declares beside the truth, or in its place.
-        takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where
-            not.
+        takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call or raises.
         activate: what a kernel that is wrong makes its log gates by; see `activated`.
         qk: as `Conventions` has it.
         normalise: what a kernel that is wrong normalises the rows of q and k by.

@@ -33,8 +33,7 @@ class Setting:
 
     Args:
         strength: share of the effect, of (0, 1].
-        random: decides when and where a random fault strikes; seeded by the case, advanced by every
-            call.
+        random: decides when and where a random fault strikes; seeded by case, moved by calls.
     """
 
     strength: float
@@ -58,11 +57,9 @@ class Fault:
         trigger: on which inputs it shows.
         outputs: what it must change there: outputs, gradients, stage tensors, results of
             activations; "call" where the call fails.
-        patch: makes the patch; called once for each implementation, so what it keeps between calls
-            is kept in a closure.
+        patch: makes the patch, once for each implementation: its closure keeps state.
         stage: where in the pipeline it sits.
-        dtypes: of the problems it can be tested on; a rounding that a wider or narrower format does
-            not have is left out.
+        dtypes: of problems it can be tested on; roundings that a format lacks are left out.
         graded: whether it has a strength.
         operator: whose right kernel it is a patch of; a key of `faults.hosts.HOSTS`.
         varies: whether equal calls differ; None: those of class D do. A compiler's error, of class

@@ -36,16 +36,14 @@ class Patch:
 
     Args:
         stages: of a call, the stages of the forward; by default those of the contract.
-        backward: of a call, the stages of the backward; None: autograd of the forward as it is
-            patched.
+        backward: of a call, the backward's stages; None: autograd of the patched forward.
         stored: (name, tensor) -> tensor, after the contract's rounding.
         forward: the call: (kernel, inputs) -> (o, final_state).
         step: the same of the decode entry point; None: `forward`.
         gradients: (backward, inputs, cotangents) -> gradients.
         activations: operations beside the kernel, by name.
         chunk_size: C; None: the contract's own.
-        variants: patches of the same kernel under options that must not change what it computes, by
-            option.
+        variants: patches of the same kernel under options without effect on results.
         exposes: the outputs returned.
     """
 

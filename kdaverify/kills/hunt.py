@@ -32,8 +32,7 @@ class Hunt:
     """Watches a session.
 
     Args:
-        objection: why a rejection is no kill; "" if it is one, which ends the session. None: every
-            test is run.
+        objection: why a rejection is no kill; "" if it is, which ends it. None: run all.
         until: when the session is to end, by time.time().
     """
 
@@ -112,8 +111,7 @@ def hunt(
     """Runs the suites on what `spec` names.
 
     Args:
-        only: suites to run, by property; a glob. One suite may have nothing to test on an
-            implementation.
+        only: suites to run, by property; a glob. A suite may have nothing to test.
     Raises:
         RuntimeError: pytest itself broke.
         KeyboardInterrupt: someone ended it; nothing is known then.

@@ -27,8 +27,7 @@ class Kill(KillMatrixRow):
 
     Args:
         property, output, dtype, case, status, statistic, ratio, message, replay: of the verdict.
-        over_family: its rms error over that of the worst baseline reference kernel; None where they
-            were not compared.
+        over_family: rms error over the worst baseline kernel's; None where not compared.
     """
 
     property: str

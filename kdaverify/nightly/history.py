@@ -31,8 +31,7 @@ class History:
     """The nights and the regression set of one place.
 
     Args:
-        root: a folder, or an address that polars reads (s3://, gs://, az://), its credentials in
-            the environment.
+        root: a folder, or an address that polars reads (s3://, gs://, az://).
     Raises:
         HistoryError: polars is not installed.
     """

@@ -65,8 +65,7 @@ class BoundedOperator(FunctionOperator):
             does not take it as a keyword.
         native: problems of the panel that slow kernels are not tested on in smoke: what they are
             about (grids, index registers) no interpreter has.
-        of_sizes: problems of the panel about the sizes of axes, whatever the format: in smoke each
-            is tested in one format.
+        of_sizes: panel problems about sizes of axes: in smoke each is tested in one format.
     """
 
     resampled = True

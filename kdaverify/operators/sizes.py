@@ -14,8 +14,7 @@ class RecordedSizes(BaseModel):
     """The sizes of a problem, by the axis letters of all operators; None: it states none.
 
     Args:
-        B, T, N, H, HV, K, V: batch entries, tokens of each, sequences, heads of keys and of values,
-            widths.
+        B, T, N, H, HV, K, V: batch entries, tokens, sequences, key heads, value heads, widths.
     """
 
     B: int | None = None

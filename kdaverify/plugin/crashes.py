@@ -40,8 +40,7 @@ class Crash:
         spec: the implementation, as the user named it.
         test: node id.
         how: signal and innermost frames, as far as the process wrote them.
-        in_kernel: whether it was inside a call of the kernel when it died; False where it left no
-            stacks.
+        in_kernel: whether it was inside a call of the kernel; False where it left no stacks.
     """
 
     spec: str

@@ -57,8 +57,7 @@ class Session:
 
     Args:
         writer: the record, if one is kept.
-        rows: verdicts with the test they came from and their place in it, which is how they are
-            ordered in the end.
+        rows: verdicts with their test and place in it, which orders them in the end.
         tested: properties tested of every implementation.
         trouble: what went wrong in the harness, in the order it did.
         judged: the code of every implementation, as it was when the session started.

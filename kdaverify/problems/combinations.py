@@ -124,8 +124,7 @@ class Space:
         dense, packed: what can be computed of a dense problem, and of a pack.
         most_expensive: the largest `cost` of a problem, by format and direction.
         resumable: whether a dense problem can be cut in two.
-        compiled: whether the kernel is compiled for every format, width and number of heads: rows
-            share few of them then.
+        compiled: whether the kernel is compiled for formats, widths and heads: few occur then.
     """
 
     domain: Domain
@@ -247,8 +246,7 @@ def coverage(
 
     Args:
         judged: the rows that were.
-        space: a covering array of at least this strength: what occurs in none of its rows is
-            impossible.
+        space: a covering array of at least this strength: all else is impossible.
     """
     possible = frozenset[Combination]().union(*(row.combinations(strength) for row in space))
     found = frozenset[Combination]().union(*(row.combinations(strength) for row in judged))

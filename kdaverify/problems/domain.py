@@ -51,8 +51,7 @@ class Domain:
         states, packed_states: whether an initial state is taken, and whether beside a pack.
         scales: whether any scale is taken, or K^-1/2 alone.
     Raises:
-        DomainError: a range that is empty or lies outside math.md's, a size that is no positive
-            whole number.
+        DomainError: an empty range, one outside math.md's, or a size that is no whole number.
     """
 
     gates: Gates = "channel"

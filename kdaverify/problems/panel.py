@@ -22,8 +22,7 @@ class NamedProblem:
         problem: in one of `dtypes`.
         profile: the smallest profile that tests it; the larger ones test it too.
         dtypes: types it is tested in.
-        once: about sizes alone: smoke tests it in one format, and not on kernels whose domain has
-            other sizes.
+        once: about sizes alone: smoke tests it in one format, and only where sizes vary.
     """
 
     name: str

@@ -71,8 +71,7 @@ def problems(
             as often as its weight says.
         packed: only packs, only unpacked problems, or (None) both.
         max_cost: largest `cost` in seconds; None means `DRAWN_LIMIT` of the dtype.
-        widths: what K and V are picked from, smallest first; () means those of the domain, or every
-            kind of width.
+        widths: what K and V are picked from, smallest first; () the domain's, or all kinds.
         domain: what is sampled is moved into it.
         compiled: whether heads and widths are those of few compiled kernels.
     Raises:

@@ -49,8 +49,7 @@ class Finding:
         name: of the file, without its ending.
         title: what is wrong, in a line.
         fields: the text of each of FIELDS, and of RELEASES where it was run on several.
-        reproduction: a program that needs no kdaverify and prints the wrong value beside the exact
-            one.
+        reproduction: a program without kdaverify that prints the wrong and the exact value.
         prints: what it printed; "" where it was not run in this form.
     """
 

@@ -175,8 +175,7 @@ def checked(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
     """The table, once its values have been found to be those of verdicts.
 
     Raises:
-        RecordError: a status there is not, a row of a newer version, an absent value, or a pass
-            above its tolerance.
+        RecordError: an unknown status, a newer row, an absent value, a pass above tolerance.
     """
     pl = polars(where)
     always = [name for name in schema() if _always(name)]

@@ -56,8 +56,7 @@ class Decision:
         ruling: accept, reject, harness error or not enough evidence.
         reasons: heaviest first; also what does not apply to an accepted implementation.
         verdicts: all of them.
-        limits: of the reasons, those that are no error of the kernel: evidence that is missing,
-            trouble of the harness.
+        limits: of the reasons, no errors of the kernel: missing evidence, harness trouble.
     """
 
     implementation: str
@@ -177,8 +176,7 @@ class Conclusion:
     """The ruling and its reasons, heaviest first, then what was not tested, and the coverage.
 
     Args:
-        limits: of the reasons, those that are no error of the kernel: evidence that is missing,
-            trouble of the harness.
+        limits: of the reasons, no errors of the kernel: missing evidence, harness trouble.
     """
 
     ruling: Ruling

@@ -63,8 +63,7 @@ class Gated:
         tally: of the verdicts that count.
         rows: the verdicts, those that a waiver forgives included.
         waived: what its waivers forgive, by the place in `rows`.
-        judged: the code that the sessions judged, each version once; () where none of them recorded
-            it.
+        judged: the code that the sessions judged, each version once; () if none recorded it.
         accounts: of the sessions that judged it.
     """
 

@@ -59,11 +59,9 @@ class Judge:
         seed: of the session, for the record.
         defers: whether borderline failures are reported as they are, and not raised: who holds the
             verdicts runs them again.
-        benchmark: whose errors others' standards compare with; None for a baseline reference
-            kernel.
+        benchmark: whose errors others' standards compare with; None for a baseline kernel.
         published: whether others' standards are applied at all.
-        fits: whether a problem that the implementation does not take is replaced by the nearest one
-            that it does.
+        fits: whether a problem that is not taken is replaced by the nearest one that is.
     """
 
     def __init__(

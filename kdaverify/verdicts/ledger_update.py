@@ -31,8 +31,7 @@ def updates(records: Sequence[Path], folder: Path) -> list[Update]:
     """The change of every implementation and device of the records.
 
     Raises:
-        RecordError: a record is damaged, not closed, on mixed versions, or has no case of the fixed
-            panel.
+        RecordError: a damaged, open or mixed record, or one without fixed panel cases.
         FileError: a file of the ledger is none.
     """
     pl = polars("the ledger")

@@ -41,8 +41,7 @@ class Merged:
     """What a merge came to.
 
     Args:
-        rows: the rows of all records, each once, in an order that does not depend on that of the
-            records.
+        rows: the rows of all records, each once, in an order independent of the records'.
         duplicates: rows that were there already.
         accounts: of all sessions, each once.
         open_rows: of sessions that never closed their record.

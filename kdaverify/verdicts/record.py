@@ -54,8 +54,7 @@ class Table:
     """The same as columns, for files of any length.
 
     Args:
-        rows: a column for every field of a verdict; those of a Parquet file are read when
-            requested.
+        rows: a column for every field of a verdict; read when requested from Parquet.
         truncated, accounts, open_rows: as of a Record.
     """
 

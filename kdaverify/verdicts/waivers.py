@@ -123,8 +123,7 @@ def read_waivers(path: Path, today: date) -> tuple[Waiver, ...]:
     """The waivers of a file.
 
     Raises:
-        FileError: the file is wrong, a waiver holds too long, or forgives what is no failure of the
-            kernel.
+        FileError: the file is wrong, a waiver too long, or it forgives no failure of the kernel.
     """
     waivers = read_toml(path, WaiverFile, "waivers").waiver
     for waiver in waivers:

@@ -26,12 +26,10 @@ class OnlineDesign:
             first pass over all scores for the final maximum.
         lazy: by how many powers of two the maximum may rise before a lazy kernel rescales.
         base: of the exponential.
-        scale: where the softmax scale enters: q is scaled and stored, or the scores are, or the
-            exponent.
+        scale: where the softmax scale enters: q is scaled and stored, the scores, or exponents.
         fused: whether the exponent is one fused multiply-add (scaled score minus scaled maximum),
             or the maximum is subtracted first.
-        relative_to: the maximum that P is relative to when it is rounded: the running one, or that
-            of its own block.
+        relative_to: the maximum that P is relative to when rounded: running, or the block's.
         row_sum: whether the row sum is of P as computed or as stored.
         normalise_first: whether P is divided by its row sum before the product with V.
         division: by the row sum; a product with its rounded reciprocal; or none, where P is made

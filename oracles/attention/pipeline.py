@@ -46,8 +46,7 @@ class PackedRows:
     """A segment with packed heads: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [.., R, s_k].
 
     Args:
-        sink: [h_kv, R] that of every row, or None; of a split that begins with it, in the units of
-            its maximum.
+        sink: [h_kv, R] that of every row, or None; of a split, in units of its maximum.
     """
 
     q: Tensor

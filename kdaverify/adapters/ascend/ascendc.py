@@ -76,8 +76,7 @@ class AscendC(WatchedAdapter):
 
     Args:
         options: layout, state order, chunk size, widths, module and device.
-        conventions: in which tensors are really handed over, where a probe passes others than the
-            options say.
+        conventions: in which tensors are really handed over, where a probe passes others.
     Source: flash-linear-attention-npu, torch_custom/fla_npu/fla_npu/ops/ascendc and
     fla/ops/ascendc/kda.
     """

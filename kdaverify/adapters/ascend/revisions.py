@@ -25,8 +25,7 @@ class Revision:
     Args:
         name: for people.
         gate: form of the fourth tensor.
-        o_as_inputs: o comes in the layout of the inputs; otherwise sequence-major whatever they
-            are.
+        o_as_inputs: o comes in the layout of the inputs; otherwise sequence-major.
         state_orders: of the states, of ("kv", "vk").
         square: K = V = 64 or 128 only; otherwise multiples of 16 up to 256.
         one_head_tnd: TND takes one key head only.

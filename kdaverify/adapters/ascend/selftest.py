@@ -86,8 +86,7 @@ def verdict(
     Args:
         place: of the kernel.
         readings: the declared one, then those it is distinguished from.
-        o, final_state: the answer as the kernel laid it out; a final state of None is not looked
-            at.
+        o, final_state: the answer as the kernel laid it out; a final state of None is ignored.
     Returns:
         That the declared reading fits; or one that another declaration would express; or none: then
         the kernel is wrong in another way, for the suites to find.

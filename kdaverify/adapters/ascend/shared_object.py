@@ -46,8 +46,7 @@ class SharedObject:
         """One launch.
 
         Args:
-            inputs: the five tensors of tokens and cu_seqlens, as the pointers want them, on the
-                kernel's device.
+            inputs: tokens and cu_seqlens, as the pointers want them, on the kernel's device.
             blocks: block_dim.
         Returns:
             The outputs by name, and the inputs as the kernel left them.

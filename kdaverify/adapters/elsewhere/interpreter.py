@@ -69,8 +69,7 @@ class PythonInterpreter:
         """Runs `call`: its outputs, or its error, then lie in the folder.
 
         Raises:
-            Fault: CRASH where the process ended, HANG where it took longer than the limit; the next
-                call starts another.
+            Fault: CRASH where the process ended, HANG past the limit; the next call starts another.
             AdapterError: it cannot be started.
         """
         process = self._start()

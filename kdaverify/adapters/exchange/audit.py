@@ -16,8 +16,7 @@ def audit(folder: Path, manifest: Manifest) -> None:
     """Checks the files of an export, and that nothing else lies among the outputs.
 
     Raises:
-        ExchangeError: the export was not completed, an input file is missing or was changed, or a
-            file answers no call.
+        ExchangeError: an incomplete export, a missing or changed input, a file without a call.
     """
     if not manifest.digest:
         raise ExchangeError(

@@ -47,8 +47,7 @@ class ExportedCall(Frozen):
         entry: "forward", "step" for decoding one token, or "vjp" for the gradients; the file of
             that holds do and d_final_state too.
         values: the numbers and words that the function gets, by name.
-        links: the inputs that are outputs of earlier calls, each with that call's file and the name
-            of the output.
+        links: the inputs that are outputs of earlier calls, with those calls' files and names.
         sha256: of the input file.
         outputs: what is wanted, in the kernel's conventions, where these are known.
     """

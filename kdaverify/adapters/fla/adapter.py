@@ -51,8 +51,7 @@ class Fla(FlaRecurrence):
     Args:
         name: of the implementation.
         backend: cuda or npu: whose kernels.
-        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's
-            layer.
+        form: chunk or recurrent. Decoding is recurrent for both, as in the model's layer.
         options: what may be done otherwise.
     """
 

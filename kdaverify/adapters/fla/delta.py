@@ -123,8 +123,7 @@ class FlaDelta(FlaRecurrence):
     Args:
         name: of the implementation.
         functions: what is called, by form.
-        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's
-            layer.
+        form: chunk or recurrent. Decoding is recurrent for both, as in the model's layer.
         gated: whether there is a gate of each head.
         backend: cuda or npu: whose kernels.
     """

@@ -28,15 +28,13 @@ class FlaOptions:
         chunk_size: 32 or 64 tokens.
         safe_gate: yes: diagonal blocks on matrix units, for gates in [-5, 0].
         gate: log; softplus or bounded: activated in the kernel, from a raw gate.
-        beta: value; sigmoid: of logits, in the kernel; doubled: twice the sigmoid
-            (allow_neg_eigval).
+        beta: value; sigmoid: of logits, in the kernel; doubled: twice that (allow_neg_eigval).
         l2norm: yes: q and k normalised in the kernel.
         state: kv or vk.
         recompute: no: intermediates are saved for the backward.
         autotune: which configuration every kernel takes; -1 is the last. None: on a device the one
             its own tuner finds best, under the interpreter the last.
-        tf32: yes: fp32 operands of dot products rounded to TF32 under the interpreter, as matrix
-            units do.
+        tf32: yes: the interpreter rounds fp32 operands of products to TF32, as matrix units do.
     """
 
     chunk_size: str = "64"

@@ -26,8 +26,7 @@ class FlaRecurrence(WatchedAdapter):
 
     Args:
         backend: cuda or npu: whose kernels.
-        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the models'
-            layers.
+        form: chunk or recurrent. Decoding is recurrent for both, as in the models' layers.
     """
 
     isolated = True

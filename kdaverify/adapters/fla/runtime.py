@@ -139,8 +139,7 @@ class Spy:
     """Remembers every Triton kernel launched in this process.
 
     Args:
-        autotune: the configuration that every kernel takes; None leaves the choice to its tuner,
-            for the whole process.
+        autotune: every kernel's configuration; None leaves it to tuners, for the whole process.
     """
 
     def __init__(self, autotune: int | None) -> None:

@@ -205,8 +205,7 @@ def port_stages(
         alone: whether there is nothing else to judge the port on.
         known: what FLA's functions take and give, by stage.
     Raises:
-        AdapterError: the module cannot be imported, or holds none of them and there is nothing
-            else.
+        AdapterError: the module cannot be imported, or holds none of them and nothing else.
     """
     try:
         held = importlib.import_module(module)

@@ -72,8 +72,7 @@ def death_in(text: str) -> tuple[str, bool]:
     """How a process died that ran a kernel: signal, innermost frames, inside a call or not.
 
     Args:
-        text: what faulthandler wrote; "" where the process ended otherwise than by a signal, or was
-            killed.
+        text: what faulthandler wrote; "" where the process ended without a signal, or was killed.
     """
     fatal = _FATAL.search(text)
     if fatal is None:

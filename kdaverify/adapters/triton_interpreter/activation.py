@@ -111,8 +111,7 @@ def activate(
         autotune: which configuration autotuned kernels run, -1 for the last.
         tf32: whether one-pass TF32 products round their fp32 operands.
     Raises:
-        InterpreterError: Triton is absent or unfit, was imported to compile, or serves the other
-            backend already.
+        InterpreterError: Triton is absent, unfit, imported to compile, or of another backend.
     """
     if backend not in get_args(Backend):
         raise InterpreterError(

@@ -14,8 +14,7 @@ class Settings:
     """Choices that hold from the next launch on.
 
     Args:
-        autotune: which of a kernel's configurations runs, counted round and from the end if
-            negative.
+        autotune: which configuration of a kernel runs, counted round, from the end if negative.
         tf32: whether one-pass TF32 products round their fp32 operands.
     """
 
@@ -29,8 +28,7 @@ class Launches:
 
     Args:
         kernels: qualified names, in order of the first launch since the last forgetting.
-        configurations: the configurations every autotuned kernel offered at its last launch, by
-            qualified name.
+        configurations: those every autotuned kernel offered at its last launch, by name.
         chosen: the one it ran with.
     """
 

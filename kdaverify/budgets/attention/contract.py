@@ -39,8 +39,7 @@ class AttentionContract(StorageContract):
         form: online softmax by blocks; the whole softmax, then its product with V (math); or pairs
             of blocks whose column halves are rounded differently (seesaw).
         block: keys of a block; other blocks are conforming too, this is the first that is emulated.
-        lazy: by how many powers of two the maximum may rise before sums are rescaled; 0: every
-            rise.
+        lazy: powers of two that the maximum may rise before sums are rescaled; 0: every rise.
         splits: the largest number of parts that the keys are cut into.
         scale: whether q may be scaled and stored first; free: scores or exponents are scaled.
         row_sum: of P as computed, as stored (lse is then good to the roundoff of P's format

@@ -65,8 +65,7 @@ def attention_reference(
 
     Args:
         segments: of the call.
-        exact: o, and lse where it is returned, each with a radius; 0 where there is no finite
-            value.
+        exact: o, and lse where returned, each with a radius; 0 where there is no finite value.
         layout: (o, lse) of every segment as the call returns them.
         contract: that the kernel declares.
         method: how the exact values were computed.

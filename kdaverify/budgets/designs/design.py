@@ -30,8 +30,7 @@ class Mailbox:
         rows, columns: of one matrix of one head.
         to: the core that reads it; a matrix core multiplies what it reads.
         transfer: number of the transfer that carries it; 0 where the design does not say.
-        wide: whether the design keeps it in the accumulator's format, rather than in that of the
-            operands.
+        wide: whether it is kept in the accumulator's format, not in the operands'.
     """
 
     name: str
@@ -53,11 +52,9 @@ class Design:
         name: what `--pipeline` and `--impl emulated:NAME` call it.
         about: one line.
         stages, backward: what it computes.
-        mailboxes: of the forward, in the order of its transfers; backward_mailboxes: of the
-            backward.
+        mailboxes: of the forward, in transfer order; backward_mailboxes: of the backward.
         kept: names that its stages store, and no mailbox carries.
-        buffers: copies of each mailbox that are kept, so that a core can write while the other
-            reads.
+        buffers: copies of each mailbox, so that a core can write while the other reads.
         factored: whether its decays are products of stored factors.
         square: whether it can only be run where K = V.
         gates: how many it takes: channel or head.

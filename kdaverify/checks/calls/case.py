@@ -148,8 +148,7 @@ class CallRuleCase:
         """The problem changed, inside the domain: whole chunks more where a kernel needs them.
 
         Raises:
-            Unreachable: the implementation does not take it, or what was changed lies outside its
-                domain.
+            Unreachable: the implementation does not take it, or it lies outside its domain.
         """
         wanted = self.problem.replace(**changed)
         other = self.adapter.operator.within(self.adapter, wanted)

@@ -30,14 +30,12 @@ class CallRule:
         size: of the problem it is tested on.
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
-        decode: about the decode entry point: tested on operators with a state that one token
-            continues from.
+        decode: about the decode entry point, of operators with a state to continue from.
         offsets: about the offsets of a pack, or what lies past the last: tested on whatever packs,
             by one list of them or several.
         scaled: about the scale: tested on operators whose problems have one.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
-        spare: whether a pack has tokens past its last offset; their gradients are what the suite
-            `gradients` judges.
+        spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
             launch, and take time or memory to reach.

@@ -96,14 +96,12 @@ class Law:
         name: what a verdict's detail calls it.
         statement: what holds, in one line.
         section: of math.md, and the number of the law there.
-        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as
-            examples.
+        exists_for: the mechanism of the faults it is to catch, with examples of the catalogue.
         check: tests a kernel.
         untestable: why it cannot be tested on a problem; None if it can.
         becomes: problems whose calls have the sizes and options of those that the law makes of a
             problem: a kernel must support them too.
-        draws: which problems are generated for it: of KDA `Draws`, of other operators fields that
-            they are to have.
+        draws: which problems are generated for it: of KDA `Draws`, of others the fields wanted.
         backward: whether it is a law of gradients: it is not tested on kernels that have none.
         judged: whether results are held against truth and tolerance, as the cost of a problem then
             requires smaller

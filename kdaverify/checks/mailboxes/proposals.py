@@ -37,10 +37,8 @@ class Judgement:
         saved: KiB of the 144 of a block.
         yes: whether it may be followed.
         because: in a few words.
-        factors: by what the rms errors of o, S_T and the gradients grow at most over all regimes; 1
-            where no bit changes.
-        share: the largest multiple of any tolerance that is taken; worst: of which regime and
-            output.
+        factors: by what rms errors grow at most over all regimes; 1 where no bit changes.
+        share: the largest multiple of any tolerance; worst: of which regime and output.
         memory: the drift of the state; None where it was not run because no bit changes.
     """
 

@@ -38,8 +38,7 @@ class Study:
         limit: the largest multiple of the tolerance that an assignment may take.
         most: how many combinations are tried.
         beside: formats of the other part where they are not the design's.
-        refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows
-            first.
+        refused: regimes that overflow with any mailboxes, and the tensor that does so first.
         ends: the trials of fp32 in every mailbox searched, and of the design's own formats.
         singles: of one mailbox alone in one format, the others wide; combined: of several.
     """

@@ -30,8 +30,7 @@ def within(sample: Sample, atol: float, rtol: float, relative_to: Tensor) -> Rul
     """Every element within atol + rtol |relative_to|; what is not finite never is.
 
     Args:
-        relative_to: the second operand of the publisher's comparison, which is not always the
-            reference.
+        relative_to: the second operand of the publisher's comparison, not always the reference.
     """
     if not sample.errors.finite:
         return all_of(at_most(WORST, float("inf"), 1.0))

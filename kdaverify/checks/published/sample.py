@@ -64,8 +64,7 @@ class Sample:
         stored: format of the output itself.
         packed: whether the call packs sequences.
         actual, exact: float64, of one shape; every exact value is finite.
-        benchmark: the same output of a run of the same precision, float64; None where there is
-            none.
+        benchmark: the same output of a run of the same precision, float64, or None.
     """
 
     output: str

@@ -107,8 +107,7 @@ class AttentionPatch:
 
     Args:
         design: of the forward and of the backward.
-        tile: of `attention`'s forward, keys that are read at once: the last tile of a request may
-            hold rows behind it.
+        tile: keys read at once in `attention`: a request's last tile may hold rows behind it.
         lse_includes_sink: what LSE is returned as.
         stages, backward: of the pipeline.
         gather: tokens of a request from the cache.

@@ -29,14 +29,12 @@ class LayerCall(TensorCall):
         attention_mask: [B, T] of 0 and 1, 0 at padding; each part gets its own columns.
         cu_seqlens: offsets [N + 1] of a pack, B = 1.
         cached: whether a cache is wanted.
-        cuts: tokens at which the sequence is cut; each part continues from the cache of the one
-            before.
+        cuts: tokens where the sequence is cut; parts continue from the cache before them.
         before: what the layer was called on before: nothing, another sequence with a cache of its
             own, or another sequence whose cache was then reset and is used again.
         order: of the rows of the batch from the first cut on; () leaves them in place.
         branched: whether another continuation, from a copy of the cache, runs first.
-        severed: the negative control: parts get no cache, or a cache is not reset, not
-            reordered.
+        severed: the negative control: no cache, or one that is not reset or reordered.
     """
 
     op: ClassVar = "layer"

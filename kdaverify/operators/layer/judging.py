@@ -42,8 +42,7 @@ class LayerCase:
 
     Args:
         said: how the tokens were computed, in words.
-        control: the call without what the law is about; it must be wrong, or the case is
-            inconclusive.
+        control: the call without what the law is about: must be wrong, or is inconclusive.
     """
 
     call: LayerCall

@@ -143,8 +143,7 @@ def _called(
     """What the function returns, on copies of its own.
 
     Raises:
-        CallError: it raised, edited what it was given, or gave no tensor of the wanted shape and
-            type.
+        CallError: it raised, edited its input, or gave no tensor of the wanted shape and type.
         AdapterError: the call never came to the kernel.
     """
     own = x.mapped(torch.clone)

@@ -51,8 +51,7 @@ class ResultTolerance:
 
     Args:
         exact: float64.
-        bound: of the error, float64, its rounding into `format` included; inf where nothing is
-            judged.
+        bound: of the error, float64, rounding into `format` included; inf where not judged.
         format: in which it is returned.
         kept: the bound of a kernel that keeps what is small beside 1.
     """
@@ -75,8 +74,7 @@ def allowances(
     """What the result of an operation, or with a cotangent its gradients, may be.
 
     Args:
-        op, tensors, setting: as of `oracles.pointwise.operations`; the tensors as the kernel
-            receives them.
+        op, tensors, setting: as of `oracles.pointwise.operations`; tensors as received.
         cotangent: of the result, or None for the forward.
         rounded: whether what is small beside 1 may be rounded away.
         formats: in which the result or the gradients are returned, by name.

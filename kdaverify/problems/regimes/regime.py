@@ -55,8 +55,7 @@ class Regime(Generic[Drawn]):
         name: what a problem calls it.
         exposes: one line, the faults it can reveal (ids of the fault catalogue).
         draw: float64 values before they are rounded to the problem's dtype.
-        weight: how often random problems take it, relative to the others of its axis; 0 leaves it
-            to those who name it.
+        weight: how often random problems take it, relative to its axis; 0 if named only.
     """
 
     name: str

@@ -19,8 +19,7 @@ class LengthBin:
     """All outputs with at least `T` and less than 2 `T` tokens.
 
     Args:
-        half, most, worst: ratios that half and nine of ten of what passes stay below, and its
-            largest.
+        half, most, worst: ratios that half, and nine of ten, stay below, and the largest.
         x, y_half, y_most, y_worst: places in the picture, 0 to 1; y from the tolerance downwards.
     """
 

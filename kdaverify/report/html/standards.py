@@ -22,8 +22,7 @@ class Standards:
     """Of one implementation.
 
     Args:
-        tested, rejected: outputs that published rules were applied to, and those of them that we
-            reject.
+        tested, rejected: outputs that published rules were applied to, and those we reject.
         benchmark: whose errors the rules compared with, mostly.
         tallies: one for every rule.
     """

@@ -51,8 +51,7 @@ class AtLeast(BaseModel):
         total: in all.
         op, dtype, regime, property: of each.
         output: of each output in each format.
-        pairs, triples: the smallest share of the combinations of two, and of three, properties that
-            must have been judged.
+        pairs, triples: the least share of combinations of properties that must be judged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,8 +97,7 @@ class Rules(BaseModel):
         require: what needs passes.
         at_least: how many.
         limits: what must not be exceeded.
-        mixed_versions: whether verdicts on more than one version of something are no evidence, or
-            only reported.
+        mixed_versions: whether verdicts on several versions are no evidence, or reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

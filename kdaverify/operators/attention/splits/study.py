@@ -65,8 +65,7 @@ class SplitTrial:
     """One way to split under one regime.
 
     Args:
-        share: the worst statistic of o and lse over what is allowed, inf where one is not finite;
-            statistic: which that is.
+        share: the worst statistic of o and lse over its limit, or inf; statistic: which one.
         error: rms of the error of o over rms of o.
     """
 

@@ -45,13 +45,11 @@ class Place:
     Args:
         words: what it is, in words.
         kind: what its axes are.
-        stages: those that it may be in: of a tensor that one stage alone reads also the one that
-            reads it.
+        stages: those it may be in: a tensor's with one reader also that reader.
         build: (edit, pipeline) -> the pipeline in which the edit is applied there.
         name: of the tensor.
         own_space: whether it can be wrong in ways in which no place before it can.
-        as_it_is: whether the mistake is one by itself: what is edited is the difference that it
-            makes.
+        as_it_is: whether the mistake is one by itself: the difference it makes is edited.
     """
 
     words: str
