@@ -48,8 +48,7 @@ class StageArguments:
         return replace(self, tensors=tensors)
 
 
-def _as_stored(name: str, tensor: Tensor) -> Tensor:
-    del name
+def _as_stored(_: str, tensor: Tensor) -> Tensor:
     return tensor
 
 

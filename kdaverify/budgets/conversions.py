@@ -33,9 +33,8 @@ Rounding = Callable[[Tensor], Tensor]
 Returned = Callable[[str, Tensor], Tensor]
 
 
-def as_it_is(name: str, gradient: Tensor) -> Tensor:
+def as_it_is(_: str, gradient: Tensor) -> Tensor:
     """No rounding: of exact gradients."""
-    del name
     return gradient
 
 

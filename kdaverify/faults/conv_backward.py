@@ -19,13 +19,11 @@ class Repeated(torch.autograd.Function):
     """Weights of a pack: their gradient is summed over rows that nobody wrote."""
 
     @staticmethod
-    def forward(ctx: Any, w: Tensor) -> Tensor:
-        del ctx
+    def forward(_: Any, w: Tensor) -> Tensor:
         return w.clone()
 
     @staticmethod
-    def backward(ctx: Any, dw: Tensor) -> Tensor:
-        del ctx
+    def backward(_: Any, dw: Tensor) -> Tensor:
         return dw + 0.125
 
 
@@ -48,8 +46,7 @@ class OfBoth(torch.autograd.Function):
         return y.clone(), states.clone()
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, dstates: Tensor | None) -> Any:
-        del ctx
+    def backward(_: Any, dy: Tensor | None, dstates: Tensor | None) -> Any:
         return (None, dy, None) if dstates is None else (dy, None, dstates)
 
 
@@ -89,13 +86,12 @@ class AlsoFor(torch.autograd.Function):
     """y, whose gradient the graph of another y gets as well, as it lies in memory."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, other: Tensor) -> Tensor:
-        del ctx, other
+    def forward(_: Any, y: Tensor, other: Tensor) -> Tensor:
+        del other
         return y.clone()
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx
+    def backward(_: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
         return dy, dy
 
 

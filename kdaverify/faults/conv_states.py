@@ -45,8 +45,7 @@ def stale(state: Tensor | None, W: int, x: Tensor) -> Tensor:
     return x.new_full((x.shape[1], W - 1), 0.5) if state is None else state[:, 1:]
 
 
-def zero_filled(before: Tensor, x: Tensor, W: int, y: Tensor) -> Tensor:
-    del before, y
+def zero_filled(_before: Tensor, x: Tensor, W: int, _y: Tensor) -> Tensor:
     return functional.pad(x.mT, (W, 0))[:, -W:]
 
 

@@ -43,8 +43,7 @@ def shifted(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return summed(functional.pad(stream, (0, 0, 0, W - 1)), w, b)[W - 1 :]
 
 
-def without_bias(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    del b
+def without_bias(stream: Tensor, w: Tensor, _: Tensor | None) -> Tensor:
     return summed(stream, w, None)
 
 

@@ -124,8 +124,7 @@ def _grid_too_large(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(x)
 
 
-def _width_not_compiled(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    del kernel
+def _width_not_compiled(_: PatchedPipeline, x: Inputs) -> Outputs:
     raise RuntimeError(f"no kernel was compiled for K = {x.K}, V = {x.V}")
 
 

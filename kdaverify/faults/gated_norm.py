@@ -38,13 +38,12 @@ class Crossed(torch.autograd.Function):
     """The gradient of the gate is that of x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx
+    def forward(_: Any, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         return x.clone(), z.clone()
 
     @staticmethod
-    def backward(ctx: Any, dx: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx, dz
+    def backward(_: Any, dx: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
+        del dz
         return dx, dx
 
 

@@ -26,19 +26,17 @@ def empty(rows: int, like: Tensor) -> Cache:
     return like.new_zeros(rows, HELD, WIDTH), like.new_zeros(rows, WIDTH)
 
 
-def kept(after: Cache, before: Cache, live: Tensor) -> Cache:
+def kept(after: Cache, _before: Cache, _live: Tensor) -> Cache:
     """What a call leaves of a cache.
 
     Args:
         live: [B, T], whether a row has a token there.
     """
-    del before, live
     return after
 
 
-def of_its_own(after: Cache, length: int) -> Cache:
+def of_its_own(after: Cache, _: int) -> Cache:
     """What the sequence behind one of a pack begins with."""
-    del length
     return empty(1, after[0])
 
 
@@ -106,9 +104,8 @@ def adapted(layer: CachedLayer, name: str, dtypes: tuple[str, ...] = EVERY) -> A
     return kernel(op="layer", name=name, dtypes=dtypes, reorder=reorder, **given)(layer)
 
 
-def emptied_where_idle(after: Cache, before: Cache, live: Tensor) -> Cache:
+def emptied_where_idle(after: Cache, _: Cache, live: Tensor) -> Cache:
     """The window is gathered from the tokens of a call, of which an idle row has none."""
-    del before
     return after[0] * live.any(1)[:, None, None], after[1]
 
 

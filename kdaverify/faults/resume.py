@@ -67,8 +67,7 @@ def _last_slot_by_index_minus_one(kernel: PatchedPipeline, x: Inputs) -> Outputs
     return o, torch.cat((final[:-1], kernel(padded)[1]))
 
 
-def _refused(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    del kernel
+def _refused(_: PatchedPipeline, x: Inputs) -> Outputs:
     raise IndexError(
         f"state index -1 of {x.T - past_the_end(x)} padded rows is out of range [0, {x.N})"
     )

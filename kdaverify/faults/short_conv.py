@@ -96,8 +96,7 @@ def activated(z: Tensor, name: str | None) -> Tensor:
     return silu(z) if name else z
 
 
-def shifted_in(before: Tensor, x: Tensor, W: int, y: Tensor) -> Tensor:
-    del y
+def shifted_in(before: Tensor, x: Tensor, W: int, _: Tensor) -> Tensor:
     return functional.pad(torch.cat((before, x.mT), 1), (1, 0))[:, -W:]
 
 

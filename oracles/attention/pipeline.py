@@ -90,9 +90,8 @@ def scores(run: AttentionPipeline, q: Tensor, k: Tensor) -> Tensor:
     return run.store("S", S * run.score_scale if run.score_scale != 1 else S)
 
 
-def mask(run: AttentionPipeline, S: Tensor, visible: Tensor) -> Tensor:
+def mask(_: AttentionPipeline, S: Tensor, visible: Tensor) -> Tensor:
     """Scores of keys that a row does not see are -inf."""
-    del run
     return S.masked_fill(~visible, -torch.inf)
 
 

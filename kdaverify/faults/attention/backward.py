@@ -50,11 +50,8 @@ def _of_the_first_request() -> AttentionPatch:
     return replace(staged(weights=weights), backward_request=request)
 
 
-def _local_delta(
-    run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor
-) -> Tensor:
+def _local_delta(run: AttentionBackward, P: Tensor, dP: Tensor, _: Tensor, dlse: Tensor) -> Tensor:
     """delta from the output of the block in hand instead of the merged one."""
-    del delta
     total = P.sum(-1)
     own = (P * dP).sum(-1) / torch.where(total == 0, torch.ones_like(total), total)
     return d_scores(run, P, dP, own, dlse)
@@ -113,10 +110,9 @@ def _without_dlse(
 
 
 def _accumulator_too_small(
-    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+    request: KernelRequest, _: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """The last rows of dq lie where dk begins."""
-    del do
     dq, dk, dv, *of_sink = found
     over = request.s_q % 8
     if not over or not request.s_k:
@@ -127,10 +123,9 @@ def _accumulator_too_small(
 
 
 def _uninitialised_tail(
-    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+    request: KernelRequest, _: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """0 times what shared memory held in the columns past d_k."""
-    del do
     dq, *others = found
     return (torch.full_like(dq, torch.nan), *others) if request.q.shape[-1] % 32 else found
 

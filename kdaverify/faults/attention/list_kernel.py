@@ -210,8 +210,7 @@ class _DifferentiableLists(torch.autograd.Function):
         return None, torch.stack(dq).view(q.shape).to(q.dtype), dcache, whole
 
 
-def _visible(seen: Tensor, request: KernelRequest) -> Tensor:
-    del request
+def _visible(seen: Tensor, _: KernelRequest) -> Tensor:
     return seen[None]
 
 

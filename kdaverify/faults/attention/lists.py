@@ -82,8 +82,7 @@ def _unmasked(rows: Keys, named: Named) -> tuple[Keys, Tensor]:
     return (rows[0][at], rows[1][at]), seen
 
 
-def _plain_product(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    del visible
+def _plain_product(run: AttentionPipeline, P: Tensor, v: Tensor, _: Tensor) -> Tensor:
     return run.arithmetic.dot(P, v)
 
 
@@ -103,10 +102,9 @@ def _without_values(slots: Tensor, named: Named, found: Keys) -> None:
 
 
 def _first_block_of_heads(
-    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+    _request: KernelRequest, _do: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """Gradients of sinks past the last full block of heads are dropped."""
-    del request, do
     dq, dk, dv, *of_sink = found
     for dsink in of_sink:
         dsink[max(len(dsink) // HEADS, 1) * HEADS :] = 0

@@ -47,9 +47,8 @@ def _up_to_a_key(request: KernelRequest) -> Tensor:
     return found
 
 
-def _multiplied(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+def _multiplied(run: AttentionPipeline, P: Tensor, v: Tensor, _: Tensor) -> Tensor:
     """0 times NaN is NaN."""
-    del visible
     return run.arithmetic.dot(P, v)
 
 

@@ -111,17 +111,15 @@ def _slot_zero_written(right: Call, given: dict[str, Any]) -> Any:
     return found
 
 
-def _heads_folded(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _heads_folded(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The upper heads are reduced with the weights of the first 16."""
-    del request
     if len(o) <= 16:
         return o, lse
     return o[torch.arange(len(o)) % 16], lse
 
 
-def _heads_padded(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _heads_padded(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Padded to 16 by repetition, and every r-th taken back."""
-    del request
     H = len(o)
     if H >= 16 or 16 % H == 0:
         return o, lse

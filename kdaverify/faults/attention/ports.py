@@ -64,8 +64,7 @@ def _without_far_blocks(request: KernelRequest) -> Tensor:
     return kept
 
 
-def _nothing_below_the_sentinel(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
-    del request
+def _nothing_below_the_sentinel(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
     low = torch.isfinite(lse) & (lse < SENTINEL)
     return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, SENTINEL)
 

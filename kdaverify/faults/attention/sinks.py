@@ -32,9 +32,8 @@ def _after_an_empty_split(run: AttentionPipeline, rows: PackedRows, number: int)
     return begin(run, rows, 0 if first else number)
 
 
-def in_every_split(run: AttentionPipeline, rows: PackedRows, number: int) -> PackedRows:
+def in_every_split(run: AttentionPipeline, rows: PackedRows, _: int) -> PackedRows:
     """Every split begins with the sink."""
-    del number
     return begin(run, rows, 0)
 
 
@@ -47,9 +46,9 @@ def _read(change: Callable[[KernelRequest, Tensor], Tensor]) -> AttentionPatch:
     return AttentionPatch(request=request)
 
 
-def _not_relative(run: AttentionPipeline, whole: Partial, a: Tensor, *, counted: bool) -> Partial:
+def _not_relative(_: AttentionPipeline, whole: Partial, a: Tensor, *, counted: bool) -> Partial:
     """exp(lse) / (exp(lse) + exp(a)), which overflows above 88."""
-    del run, counted
+    del counted
     of_keys = torch.exp(whole.lse)
     return replace(whole, o=(of_keys / (of_keys + torch.exp(a)))[..., None] * whole.o)
 
@@ -64,8 +63,9 @@ def _lse_of_the_keys(run: AttentionBackward, rows: PackedRows, given: Given) -> 
     return recomputed(run, rows, replace(given, lse=lse))
 
 
-def without_dsink(request: KernelRequest, do: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
-    del request, do
+def without_dsink(
+    _request: KernelRequest, _do: Tensor, found: Sequence[Tensor]
+) -> Sequence[Tensor]:
     return (*found[:3], *(torch.zeros_like(x) for x in found[3:]))
 
 
@@ -75,9 +75,8 @@ def _no_gradient_at_a_width(
     return without_dsink(request, do, found) if request.q.shape[-1] == MODEL_WIDTH else found
 
 
-def _rounded_rows(run: AttentionBackward, a: Tensor, delta: Tensor, given: Given) -> Tensor:
+def _rounded_rows(run: AttentionBackward, a: Tensor, _: Tensor, given: Given) -> Tensor:
     """Products of do and o are rounded to bf16 before they are summed."""
-    del delta
     products = (given.do * given.o).bfloat16().to(given.o.dtype)
     return right_dsink(run, a, products.sum(-1).bfloat16().to(given.o.dtype), given)
 

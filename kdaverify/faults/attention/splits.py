@@ -41,11 +41,8 @@ def _scratch_merged(
     return at_once(run, found)
 
 
-def _heads_and_rows_swapped(
-    request: KernelRequest, o: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor]:
+def _heads_and_rows_swapped(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """lse is laid out [s_q, H] and read as [H, s_q]."""
-    del request
     return o, lse.transpose(0, 1).reshape(lse.shape)
 
 
@@ -85,9 +82,8 @@ def _strides_of_a(right: Call, given: dict[str, Any]) -> Any:
     return right(**given | {"o_b": o_b.as_strided((room,), (1,))[at]})
 
 
-def _infinite_mass(right: Call, given: dict[str, Any]) -> Any:
+def _infinite_mass(_: Call, given: dict[str, Any]) -> Any:
     """An empty part comes with +inf and is merged as it is."""
-    del right
     swapped = {
         name: x.masked_fill(x == -torch.inf, torch.inf) if name.startswith("lse") else x
         for name, x in given.items()
@@ -100,8 +96,7 @@ def _infinite_mass(right: Call, given: dict[str, Any]) -> Any:
     return o.to(given["o_a"].dtype), top + torch.log(x + y)
 
 
-def _marked_finite(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    del request
+def _marked_finite(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     none = lse == -torch.inf
     return o.masked_fill(none[..., None], 1.0), lse.masked_fill(none, -49993.0)
 
@@ -137,9 +132,8 @@ def _centred_keys(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tenso
     return o, lse - request.scale * (request.q.to(lse.dtype) * mean[:, None]).sum(-1)
 
 
-def _padded_to_32(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _padded_to_32(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Rows padded to a multiple of 32 for every head, flattened and cut."""
-    del request
     H, s_q = lse.shape
     padded = torch.zeros(H, -(-s_q // 32) * 32, dtype=lse.dtype)
     padded[:, :s_q] = lse

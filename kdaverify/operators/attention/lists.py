@@ -33,44 +33,37 @@ FEW: Final = 4
 Pattern = Callable[[Tensor, Tensor, int], Tensor]
 
 
-def _distinct(slots: Tensor, draws: Tensor, query: int) -> Tensor:
-    del draws, query
+def _distinct(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     return slots
 
 
-def _sorted(slots: Tensor, draws: Tensor, query: int) -> Tensor:
-    del draws, query
+def _sorted(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     return slots.sort().values
 
 
-def _duplicates(slots: Tensor, draws: Tensor, query: int) -> Tensor:
-    del query
+def _duplicates(slots: Tensor, draws: Tensor, _: int) -> Tensor:
     return slots[(draws * max(len(slots) // FEW, 1)).long()]
 
 
-def _holes(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+def _holes(slots: Tensor, draws: Tensor, _: int) -> Tensor:
     """The first entry names something: whole tiles of nothing are in `leading`."""
-    del query
     absent = draws < 1 / ABSENT
     absent[0] = False
     return slots.masked_fill(absent, NOTHING)
 
 
-def _leading(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+def _leading(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     """At least a tile of nothing, where the list is longer than that."""
-    del draws, query
     count = max(TILE + 1, len(slots) // 2) if len(slots) > TILE + 1 else len(slots) - 1
     return slots.masked_fill(torch.arange(len(slots)) < count, NOTHING)
 
 
-def _tail(slots: Tensor, draws: Tensor, query: int) -> Tensor:
-    del draws, query
+def _tail(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     kept = len(slots) - max(len(slots) // ABSENT, 1)
     return slots.masked_fill(torch.arange(len(slots)) >= max(kept, 1), NOTHING)
 
 
-def _last_place(slots: Tensor, draws: Tensor, query: int) -> Tensor:
-    del draws, query
+def _last_place(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     return slots.masked_fill(torch.arange(len(slots)) < len(slots) - 1, NOTHING)
 
 
@@ -79,8 +72,7 @@ def _empty(slots: Tensor, draws: Tensor, query: int) -> Tensor:
     return _none(slots, draws, query) if query % 2 == 0 else _holes(slots, draws, query)
 
 
-def _none(slots: Tensor, draws: Tensor, query: int) -> Tensor:
-    del draws, query
+def _none(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     return torch.full_like(slots, NOTHING)
 
 
