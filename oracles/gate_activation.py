@@ -18,7 +18,8 @@ LOWER_BOUND: Final = -5.0
 """Of the bounded form where nothing else is said, as KDA's models have it."""
 PARAMETERS: Final = ("A_log", "dt_bias")
 NEAREST: Final = 2.0**-24
-"""How close to its ends a bounded activation is tested to come."""
+"""Share of its range by which a bounded gate is kept from its ends before it is inverted: the logit
+of an end is infinite."""
 _NAME: Final = re.compile(
     r"(?P<form>softplus|bounded)\((?P<bound>[^,]+),(?P<parameters>[^),]*)(?P<narrow>,inputs)?\)"
 )

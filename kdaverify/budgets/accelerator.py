@@ -19,7 +19,7 @@ from oracles.chunk import Chunk, Stage
 STEPS = {"bf16": 16, "fp16": 16}
 WIDE_STEP = 8
 FP32_BITS = FORMATS["fp32"].precision
-EXP_ERROR = 2.0**-22
+EXP_ERROR = 2.0**-22  # ex2.approx.f32, see above
 
 
 def exp_approximate(x: Tensor) -> Tensor:

@@ -48,9 +48,9 @@ from oracles.inputs import Inputs
 from oracles.row_norm import GIVEN
 from oracles.scan import gathered_once
 
-# Of kernels in use: FlashKDA carries its state between chunks of 16.
 # Units by which an approximate 1 / sqrt of an accelerator errs (rsqrt.approx.ftz.f32: 2^-22.9).
 APPROXIMATE = 2.0
+# Of kernels in use: FlashKDA carries its state between chunks of 16.
 SMALLEST_CHUNK = 16
 MERGING = replace(STAGES, solve=merge_blocks)
 

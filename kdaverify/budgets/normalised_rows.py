@@ -18,6 +18,7 @@ from oracles.row_norm import norm_of
 
 ROWS: Final = ("q", "k")
 FLOAT64: Final = 2.0**-52
+"""Spacing of float64 at 1."""
 ROUNDINGS: Final = 8
 """Of float64, of a gradient beside its difference: of the root, its cube, and the products."""
 Rounding = Callable[[Tensor, Format], Tensor]

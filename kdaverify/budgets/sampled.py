@@ -27,6 +27,7 @@ from oracles.arithmetic import Arithmetic
 from oracles.enclosure import Enclosure
 
 SEED: Final = 20
+"""Of the first sample: a tolerance is the same in every run and on every machine."""
 Described = tuple[str, str, str]
 """A key of a contract: its name, its value, and what it means; "" where the name says that."""
 Run = Callable[[Arithmetic], Mapping[str, Tensor]]

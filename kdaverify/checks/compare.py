@@ -19,6 +19,7 @@ from oracles.enclosure import Enclosure
 from oracles.signature import TensorCall
 
 TINY: Final = torch.finfo(torch.float64).tiny
+"""In the place of a size of 0, which an error of 0 is divided by."""
 
 
 class HasTolerances(Protocol):

@@ -62,6 +62,8 @@ SIZES = (
     (1, 5, 2, 64, 64),
     (1, 5, 2, 128, 128),
 )
+"""B, T, H, K and V of the probe, the first that an implementation takes: some take one batch entry,
+equal widths, multiples of 16, or 64 or 128 alone."""
 
 
 def preflight(adapter: Adapter) -> list[Outcome]:

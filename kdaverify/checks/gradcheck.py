@@ -35,6 +35,7 @@ STEP: Final = 1e-6
 UNIT: Final = 2.0**-53
 # Roundings on the way to one element of a tiny problem: nine tokens of some thirty operations each.
 ROUNDINGS: Final = 2.0**8
+# No relative tolerance: the rounding errors of the differences are the absolute one.
 OPTIONS: Final[Mapping[str, Any]] = {
     "eps": STEP,
     "rtol": 0.0,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 SEED: Final = 1
+"""Of the order that rows are shuffled to: the same in every run."""
 EMPTY: Final = "empty"
 
 

@@ -19,8 +19,11 @@ class Coincidence(NamedTuple):
 
 
 _TOKENS_AT: Final = (0, 1, 127, 128, 129, 200, 255, 256, 257)
+"""The sequences with a token, all others are empty: the first two and the last, and those on either
+side of what a signed and an unsigned byte count: a port that counted sequences by a byte passed."""
 _SPARSE: Final = tuple(int(n in _TOKENS_AT) for n in range(_TOKENS_AT[-1] + 1))
 _HEADS: Final = {"H": 1, "HV": 2, "K": 8, "V": 4}
+"""All different: nothing but the lengths follows a rule."""
 
 
 def _equal(why: str, **sizes: int) -> Coincidence:

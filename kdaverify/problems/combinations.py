@@ -25,14 +25,20 @@ Levels = dict[str, str]
 STRENGTH: Final = {"smoke": 2, "acceptance": 3, "nightly": 3}
 """How many levels occur together in every way."""
 MANY: Final = 100
+"""Sequences that are many: scratch sized by tokens and addressed by padded chunks overflowed where
+a pack had 127 (WU2)."""
 LONG: Final = 1024
+"""Tokens that are many: tiles of kernels end there (CONV-block), and faults show from there on in
+one width or number of heads (COMB1, COMB2)."""
 _CHUNK: Final = 64
+"""Tokens of a chunk: a sequence is below one, whole ones, or has a tail."""
 
 _PLAIN: Final[dict[str, Any]] = {
     "B": 1, "T": 1, "H": 1, "HV": 1, "K": 16, "V": 16,
     "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "absent", "value": "normal",
 }  # fmt: skip
 _LENGTHS: Final = (1, 40, 128, 209, 1057)
+"""One for each level: one token, below a chunk, whole chunks, chunks and a tail, many."""
 _WIDTHS: Final = (16, 24, 33, 64, 100, 128)
 _GATES: Final = (
     "log-sigmoid",

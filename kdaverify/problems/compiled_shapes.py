@@ -37,6 +37,7 @@ class HeadsAndWidths(NamedTuple):
 _HEADS: Final = ((1, 1), (2, 4), (3, 3), (2, 6), (1, 2), (2, 2), (3, 6), (1, 3))
 """H and HV: every number of heads, and every ratio, that random problems have."""
 _FEW: Final = 2
+"""Widths of which every pair is taken: of more, each is K once and V once."""
 
 
 def shapes(widths: Sequence[int]) -> list[HeadsAndWidths]:

@@ -19,6 +19,7 @@ from kdaverify.problems.regimes.gate import CHANNELWISE
 Range = tuple[float, float]
 EVERY_GATE: Final[Range] = (-math.inf, 0.0)
 EVERY_BETA: Final[Range] = (0.0, 2.0)
+"""A log decay is at most 0; beta |k|^2 above 2 would let the state grow (math.md 2)."""
 _SHARED: Final = "log-sigmoid"
 """The regime in place of one that is about channels apart from each other, where these share a
 gate."""

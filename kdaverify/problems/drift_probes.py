@@ -117,6 +117,7 @@ def drift_problem(
 
 SHORTER: Final = 16
 MOST_INTERPRETED: Final = 512
+"""Of an interpreted kernel: so many times fewer tokens, and no more than this."""
 
 CASES: Final = (
     DriftCase("memory", "memory", "uncut", "smoke", 4096, 6),

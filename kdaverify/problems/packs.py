@@ -33,6 +33,7 @@ EDGES = (
 one token."""
 
 _EMPTY_WEIGHT = 10
+"""Random sequences are empty as often as ten lengths together occur: 10 of 85."""
 
 DRAWN_LENGTHS = (1, *([0] * _EMPTY_WEIGHT), *sorted({*EDGES, *range(5, max(EDGES), 5)}))
 """What a random length is chosen from: the edges, every fifth length, and the empty sequence.

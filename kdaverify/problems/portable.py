@@ -18,7 +18,9 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
+# |s| <= 0.172: the first term that is left out is below 2^-70 of the sum.
 _ATANH_TERMS = 12
+# Three in a 64-bit integer.
 _FIELD_BITS = 21
 
 

@@ -15,6 +15,7 @@ from kdaverify.problems.regimes import REGIMES
 from kdaverify.problems.tensors import betas, build, gates
 from oracles.inputs import Inputs
 
+# In a description; of a longer pack the number of sequences follows.
 _SHOWN_LENGTHS = 12
 
 Size = Annotated[int, Field(ge=1, strict=True)]

@@ -18,6 +18,8 @@ from kdaverify.problems.regimes import REGIMES
 
 # Every list begins with the simplest choice; repeats make a choice more likely.
 _BATCHES = (1, 2)
+# Value heads once, twice and three times the key heads, and widths that are no power of two: which
+# faults depend on (B30, A4, A10).
 _HEADS = (1, 2, 3)
 _RATIOS = (1, 2, 3)
 _WIDTHS = (1, 8, 16, 32, 48, 64, 100, 128)

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 GIT_SECONDS: Final = 10
 # Hex digits of a digest that people are shown: 48 bits, by which no two files of a run are alike.
 SHORT: Final = 12
+# Files named in a sentence; of the others their number.
 MOST_NAMED: Final = 3
 
 

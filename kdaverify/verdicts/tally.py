@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_UNANSWERED: Final = 3
+"""Examples that a reason gives."""
 CASE: Final = ("property", "dtype", "case", "detail")
 """What was tested, whatever came of it: rows that agree in it are the outputs of one case."""
 

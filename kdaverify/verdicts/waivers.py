@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 LONGEST: Final = timedelta(days=90)
+"""A waiver caps a known failure, and does not hide it: it is renewed each quarter, or expires."""
 COMPARED: Final = (Status.FAIL,)
 """Statuses with a statistic of their own; the others are named by a waiver as they are."""
 STATUSES: Final = frozenset(status.value for status in Status)

@@ -33,6 +33,7 @@ kernels alone."""
 SHORT_BLOCK: Final = 16
 """Of the shortest."""
 LARGEST_BLOCK: Final = 2**20
+"""Of a backward: a forward of one block has all keys in it, whatever their number."""
 GRADIENT_FORMATS: Final = {
     "dP": ("dP", "P"),
     "dPV": ("PV",),

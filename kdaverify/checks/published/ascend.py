@@ -26,6 +26,7 @@ from kdaverify.checks.published.sample import TINY, Errors, Sample
 from kdaverify.checks.status import RuleOutcome
 
 FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
+# Numbers of the publishers, by format or output: RULES below names the source of each.
 THRESHOLD: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-13}
 MIXED_LARGEST: Final[Mapping[str, float]] = {"fp16": 0.1, "bf16": 0.1, "fp32": 0.01}
 MIXED_ULPS: Final = 32

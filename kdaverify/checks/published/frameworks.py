@@ -43,6 +43,7 @@ def within(sample: Sample, atol: float, rtol: float, relative_to: Tensor) -> Rul
     )
 
 
+# Numbers of the publishers, by format or output: RULES below names the source of each.
 RTOL: Final[Mapping[str, float]] = {"fp16": 1e-3, "bf16": 1.6e-2, "fp32": 1.3e-6, "fp64": 1e-7}
 ATOL: Final[Mapping[str, float]] = {"fp16": 1e-5, "bf16": 1e-5, "fp32": 1e-5, "fp64": 1e-7}
 

@@ -22,6 +22,7 @@ from kdaverify.checks.published.rule import (
 )
 from kdaverify.checks.published.sample import Sample
 
+# Numbers of the publishers, by format or output: RULES below names the source of each.
 DENSE: Final[Mapping[str, float]] = {
     **dict.fromkeys(("o", "final_state"), 0.005),
     **dict.fromkeys(("dq", "dk", "dv", "d_initial_state"), 0.008),

@@ -13,6 +13,7 @@ from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 _SMALL = 2.0**-10
+# The last token of a chunk of 64.
 WRITTEN_AT = 63
 
 

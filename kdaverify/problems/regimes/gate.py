@@ -19,7 +19,9 @@ SLOW = -1e-3
 # 1 is 2^-12 = 2.4e-4 in fp16. In fp32 they are a thousand spacings from 1.
 FAINT = 8e-5
 _RESET_ONE_IN = 16
+# Inside the first block of 16 rows: factors anchored at its first row are anchored before the step.
 STRONG_STEP = 8
+# Up to 96 nats a token, where fp32's exp holds 88.
 _OCTAVES = (-20, 6)
 
 
@@ -114,6 +116,7 @@ def _hard_reset(d: Draw) -> Array:
     return np.where(reset, -np.inf, _log_sigmoid(d))
 
 
+# Beyond the largest number of fp16, 65,504, and finite in fp32.
 _DEEP = (-1e5, -1e6)
 
 
@@ -134,6 +137,7 @@ EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
 """Regimes that a model never shows and a kernel must survive: deep decay, resets, and channels far
 apart."""
 
+# Every kind beside every other, in one tile; None: an ordinary gate.
 _MIXTURE = (0.0, SLOW, None, -5.0, -20.0, -100.0, HUGE, -np.inf)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
+# 2^-4 to 2^4.
 _OCTAVES = 9
 
 
