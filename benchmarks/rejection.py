@@ -64,7 +64,7 @@ AXES: Final[dict[str, tuple[str, str]]] = {
     "length": (r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of", r"\bT\b"),
     "gates": (r"gate|decay|nats", r"gate"),
     "state": (r"state", r"state"),
-    "heads": (r"heads?\b", r"\bHV\b|\bH\b"),
+    "heads": (r"heads?\b", r"\bHV\b|\bH\b|heads"),
     "widths": (r"\bK\b|\bV\b", r"\bK\b|\bV\b"),
     "keys": (r"\bkeys\b", r"key ="),
     "beta": (r"\bbeta\b", r"beta ="),

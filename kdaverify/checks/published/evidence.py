@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,9 +73,7 @@ class Evidence:
         return tensor.detach().to(self.exact.device).double().contiguous()
 
 
-def emulated(case: Sequence[Evidence]) -> Benchmark:
-    """What the baseline reference kernel makes of the outputs of one case."""
-    return Benchmark(
-        EMULATED,
-        {evidence.output: evidence.plain for evidence in case if evidence.plain is not None},
-    )
+def emulated(evidence: Evidence) -> Benchmark:
+    """What the baseline reference kernel makes of an output."""
+    plain = evidence.plain
+    return Benchmark(EMULATED, {} if plain is None else {evidence.output: plain})

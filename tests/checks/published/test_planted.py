@@ -205,3 +205,12 @@ def test_infinities_survive_the_record() -> None:
 
     for verdict in judged(Changed(lost, dtype="bf16"), GENERIC):
         assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+
+
+def test_two_calls_of_different_sizes_that_both_fail_have_an_opinion_each() -> None:
+    first, second = (Ported(BROKEN["zeros"]) for _ in range(2))
+    longer = GENERIC.replace(T=GENERIC.T + 1)
+    case = [*forward(first, GENERIC), *forward(second, longer)]
+    for named in (None, NamedBenchmark("eager", find("eager"))):
+        found = opinions(case, GENERIC, named)
+        assert found == [*opinions(case[:2], GENERIC, named), *opinions(case[2:], longer, named)]
