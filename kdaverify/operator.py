@@ -74,12 +74,14 @@ class CallOperator(Operator):
         suites: the folder of the suites that test it.
         absent: how a function declares that it does not return an output, by output.
         orders: the options that declare the order of axes, in words; "" where there are none.
+        has_keys: whether problems of one shape can differ in which keys rows see.
     """
 
     call: ClassVar[type[TensorCall]]
     suites: ClassVar[str] = GENERAL
     absent: ClassVar[Mapping[str, str]] = MappingProxyType({})
     orders: ClassVar[str] = ""
+    has_keys: ClassVar[bool] = False
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:
@@ -231,6 +233,11 @@ class CallOperator(Operator):
             return None
         first, *rest = problem.lengths
         return {"lengths": (*rest, first)}
+
+    def other_keys(self, problem: Any) -> Mapping[str, dict[str, Any]]:
+        """Fields of problems of the same shape in which rows see other keys, by what is other."""
+        del problem
+        return {}
 
     def other_scale(self, problem: Any) -> dict[str, Any] | None:
         """Fields of the same problem under half of the default scale; None where it has none."""

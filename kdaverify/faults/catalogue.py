@@ -39,10 +39,12 @@ from kdaverify.faults import (
 )
 from kdaverify.faults.attention import backward as attention_backward
 from kdaverify.faults.attention import (
+    leftovers,
     lists,
     masks,
     pages,
     ports,
+    prefixes,
     quantised,
     sizes,
     special_sizes,
@@ -92,6 +94,8 @@ MODULES: Final = (
     wrapper,
     sizes,
     special_sizes,
+    prefixes,
+    leftovers,
     ports,
     lists,
     quantised,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls import questions
+from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.faults.attention.adapter import ATTENTION
+from kdaverify.faults.attention.adapter import ATTENTION, OPTIONS
 from kdaverify.faults.catalogue import FAULTS, faulty
 from kdaverify.faults.hosts import host_of
+from kdaverify.operator import call_operator
 
 FOUND_BY = {
     "attention-M8": "view-expanded",
@@ -21,6 +25,14 @@ FOUND_BY = {
     "PORT-scale": "alternating-scale",
     "PORT-saved": "two-forwards",
     "PORT-buffer": "kept",
+    "KEEP-schedule": "alternating-keys",
+    "KEEP-lengths": "edited-keys",
+    "KEEP-keys": "alternating-keys",
+    "KEEP-rows": "alternating-keys",
+    "KEEP-mask": "alternating-keys",
+    "KEEP-dk": "alternating-keys-backward",
+    "KEEP-merge": "alternating-keys",
+    "KEEP-lists": "alternating-keys",
 }
 OFFSETS = ("edited-offsets", "alternating-packing")
 
@@ -45,6 +57,29 @@ def test_a_rule_finds_the_fault_and_passes_its_twin(name: str) -> None:
     assert any(outcome.status.rejects for outcome in tested(faulty(name), rule))
     right = tested(host_of(FAULTS[name]).right(FAULTS[name]), rule)
     assert {outcome.status for outcome in right} == {Status.PASS}
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND_BY if name.startswith("KEEP-")])
+def test_every_format_finds_what_calls_of_one_shape_keep(name: str) -> None:
+    """Smoke has the rule in one format; what a kernel keeps may be of that."""
+    rule, fault = FOUND_BY[name], FAULTS[name]
+    for dtype in fault.dtypes:
+        wrong = faulty(name)
+        problem = wrong.operator.call_problem(wrong, RULES[rule], dtype, seed=1, turn=0)
+        found = check("calls", wrong, problem, {"rule": rule})
+        assert any(outcome.status.rejects for outcome in found)
+
+
+@pytest.mark.parametrize("op", OPTIONS)
+def test_other_keys_are_of_tensors_of_the_same_shapes(op: str) -> None:
+    operator: Any = call_operator(op)
+    problem = operator.sized(RULES["alternating-keys"], "fp32", seed=1)
+    shapes = {name: x.shape for name, x in problem.inputs().tensors().items()}
+    others = operator.other_keys(problem)
+    assert others
+    for fields in others.values():
+        other = problem.replace(**fields).inputs().tensors()
+        assert {name: x.shape for name, x in other.items()} == shapes
 
 
 def test_boundaries_of_a_call_before_both_are_found() -> None:

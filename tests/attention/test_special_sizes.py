@@ -15,9 +15,12 @@ from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls import questions
 from kdaverify.checks.properties import check
-from kdaverify.faults.attention.adapter import in_base_two
+from kdaverify.faults.attention.adapter import adapted, in_base_two
+from kdaverify.faults.attention.kernel import AttentionKernel
 from kdaverify.faults.attention.special_sizes import FAULTS
+from kdaverify.faults.catalogue import FAULTS as FAULTS_BY_ID
 from kdaverify.faults.hosts import host_of
+from kdaverify.operators.attention.decode import MLA_DECODE
 from kdaverify.operators.attention.dense import ATTENTION
 from kdaverify.operators.attention.panel import decode_problems, dense_problems, merge_problems
 from kdaverify.operators.attention.problem import AttentionProblem
@@ -58,6 +61,11 @@ PROBLEMS: Final = {
     "END-slot-backward": ("ends-list", "all-equal"),
     "END-page": ("reversed-table", "width-as-page"),
     "END-column": ("reversed-table", "width-as-keys"),
+}
+PREFIXES: Final = {
+    "PREFIX-first-page": ("leading-page", "leading-pages"),
+    "PREFIX-equal-columns": ("middle-pages",),
+    "PREFIX-fork": ("forked-pages",),
 }
 RULES: Final = {
     "PACK-cotangent": ("cotangent-sliced", "cotangent-swapped"),
@@ -144,6 +152,26 @@ def test_a_problem_rejects_it_and_passes_its_twin(fault: Any) -> None:
     assert all(rejecting(find(f"fault:{fault.id}"), names, backward=backward))
     assert not any(rejecting(host_of(fault).right(fault), names, backward=backward))
     assert not any(rejecting(OTHERWISE[fault.operator], names, backward=backward))
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_requests_that_share_pages_reject_it_and_pass_its_twin(name: str) -> None:
+    wrong, right = find(f"fault:{name}"), host_of(FAULTS_BY_ID[name]).right(FAULTS_BY_ID[name])
+    shown = PREFIXES[name]
+    assert all(rejecting(wrong, shown, backward=False))
+    assert not any(rejecting(wrong, ("shared-pages", "two-tile-edges"), backward=False))
+    for conforming in (right, OTHERWISE["mla_decode"]):
+        assert not any(rejecting(conforming, shown, backward=False))
+
+
+@pytest.mark.parametrize("page", [1, 16, 64])
+def test_requests_share_as_many_pages_of_any_size(page: int) -> None:
+    adapter = adapted(AttentionKernel().mla_decode, "mla_decode", "pages", page=page)
+    panel = {name.partition("-")[2]: found for name, found in MLA_DECODE.panel(adapter, "smoke")}
+    for name, equal in (("leading-page", [0]), ("leading-pages", [0, 1]), ("middle-pages", [1, 2])):
+        table = panel[name].inputs().block_table
+        columns = range(-(-min(panel[name].k_lengths[:2]) // page))
+        assert [at for at in columns if table[0, at] == table[1, at]] == equal
 
 
 @pytest.mark.parametrize("name", RULES)

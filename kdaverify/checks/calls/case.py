@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -156,6 +156,22 @@ class CallRuleCase:
         if reason:
             raise Unreachable(reason)
         return other
+
+    def other_keys(self) -> dict[str, CallRuleCase]:
+        """Cases of the same shape in which rows see other keys, by what is other.
+
+        Raises:
+            Unreachable: the implementation takes none of them.
+        """
+        found, reasons = dict[str, CallRuleCase](), list[str]()
+        for name, fields in self.adapter.operator.other_keys(self.problem).items():
+            try:
+                found[name] = replace(self, problem=self.beside(**fields))
+            except Unreachable as reason:
+                reasons.append(str(reason))
+        if not found:
+            raise Unreachable("; ".join(dict.fromkeys(reasons)) or "its rows see the same keys")
+        return found
 
     def other_offsets(self) -> dict[str, Any]:
         """Fields of a pack of the same size whose sequences begin elsewhere.

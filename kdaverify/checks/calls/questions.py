@@ -86,6 +86,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         (adapter.differentiable or not rule.backward)
         and rule.channel not in adapter.barriers
         and (of_sequences or not rule.sequences)
+        and (adapter.operator.has_keys or not rule.keys)
         and (of_states or not rule.decode)
     )
 

@@ -9,9 +9,9 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import CallRuleCheck
 from kdaverify.checks.property_table import Tier
 
-Size = Literal["tails", "tiny", "one", "real", "long"]
+Size = Literal["tails", "tiny", "one", "real", "long", "keys"]
 """A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight
-heads, or as many of two.
+heads, or as many of two; or what rules about keys are tested on.
 
 Results of other bits are compared with certified values: for gradients of eight heads that takes
 over a minute, for two 15 s."""
@@ -33,6 +33,8 @@ class CallRule:
         decode: about the decode entry point, of operators with a state to continue from.
         offsets: about the offsets of a pack, or what lies past the last: tested on whatever packs,
             by one list of them or several.
+        keys: about which keys rows see: tested on operators whose problems of one shape differ in
+            it.
         scaled: about the scale: tested on operators whose problems have one.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
@@ -58,6 +60,7 @@ class CallRule:
     sequences: bool = False
     decode: bool = False
     offsets: bool = False
+    keys: bool = False
     scaled: bool = False
     aligned: bool = False
     spare: bool = True

@@ -12,6 +12,7 @@ from kdaverify.checks.calls import (
     autograd,
     first,
     interleaved,
+    keys,
     lifetimes,
     packs,
     repeated,
@@ -34,6 +35,7 @@ MODULES: Final = (
     surroundings,
     interleaved,
     untracked,
+    keys,
 )
 OF_LONG_CALLS: Final = (
     "view-sliced",

@@ -16,7 +16,7 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
-from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike
+from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike, permuted
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
@@ -29,6 +29,8 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "one": {"k_lengths": (1,), "H": 4, "d_k": 16, "d_v": 8},
     "real": {"k_lengths": (513, 0, 446, 65, 1), "H": 16, "d_k": 96, "d_v": 64},
     "long": {"k_lengths": (1030, 0, 65, 1), "H": 2, "d_k": 40, "d_v": 32},
+    # two tiles of 64 more or less in each, and none, when they are permuted
+    "keys": {"k_lengths": (130, 0, 3, 65), "H": 4, "d_k": 16, "d_v": 8},
 }
 
 
@@ -55,6 +57,10 @@ class MlaDecodeOperator(SoftmaxOperator):
         if fields["d_v"] >= fields["d_k"]:
             fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
         fields["page"] = int(takes.words["page"]) or problem.page
+        if problem.shares and fields["page"] != problem.page:
+            # as many pages of another size: with fewer there is nothing between shared ones
+            lengths = (n * fields["page"] // problem.page for n in problem.k_lengths)
+            fields["k_lengths"] = tuple(lengths)
         fields["unused"] = takes.words["unused"]
         causal = fields.get("causal", problem.causal)
         if causal and takes.words["causal_alignment"] == "top_left":
@@ -97,13 +103,18 @@ class MlaDecodeOperator(SoftmaxOperator):
             {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
         )
 
+    def other_keys(self, problem: MlaDecodeProblem) -> Mapping[str, dict[str, Any]]:
+        others = permuted(problem.k_lengths)
+        mask = {"the mask": {"causal": not problem.causal}}
+        return {name: {"k_lengths": lengths} for name, lengths in others.items()} | mask
+
     def example(self) -> MlaDecodeProblem:
         return MlaDecodeProblem(k_lengths=(70, 0, 5), s_q=2, H=6, dtype="bf16")
 
     def traits(self, problem: MlaDecodeProblem) -> Mapping[str, bool]:
         return {
             "pages in another order than tokens": problem.table != "identity",
-            "requests share pages": problem.table == "shared" and problem.B > 1,
+            "requests share pages": problem.shares,
             "a page is not full": any(s_k % problem.page for s_k in problem.k_lengths),
             "more than one page": max(problem.k_lengths) > problem.page,
             **super().traits(problem),

@@ -15,7 +15,7 @@ from kdaverify.operators.attention.laws import DENSE_LAWS
 from kdaverify.operators.attention.laws.dense import SPARE
 from kdaverify.operators.attention.panel import dense_problems, random_dense
 from kdaverify.operators.attention.problem import AttentionProblem
-from kdaverify.operators.attention.softmax import SoftmaxOperator
+from kdaverify.operators.attention.softmax import SoftmaxOperator, permuted
 from kdaverify.operators.attention.special_sizes import DENSE
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import ATTENTION as SIGNATURE
@@ -27,8 +27,14 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "one": {"s_q": 1, "s_k": 1, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8},
     "real": {"s_q": 130, "s_k": 515, "H": 8, "h_kv": 2, "d_k": 64, "d_v": 32},
     "long": {"s_q": 40, "s_k": 1030, "H": 2, "h_kv": 1, "d_k": 32, "d_v": 16},
+    # rows without keys under the mask
+    "keys": {"s_q": 12, "s_k": 7, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8},
 }
 
+KEYS: Final[dict[str, Any]] = {
+    "q_lengths": (4, 0, 4, 4), "k_lengths": (70, 0, 3, 65), "B": 1, "s_q": 12, "s_k": 138,
+}  # fmt: skip
+"""Requests of as many queries: where the keys are permuted, queries that had keys have none."""
 OFFSETS: Final = frozenset({"cu_seqlens_q", "cu_seqlens_k"})
 
 
@@ -125,6 +131,10 @@ class AttentionOperator(SoftmaxOperator):
         self, adapter: Any, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Any:
         """Rules about sequences read one list of offsets, and here there are two."""
+        if rule.keys:
+            pack = self.within(adapter, self.sized(rule, dtype, seed=seed).replace(**KEYS))
+            if pack.packed and adapter.supports(pack) is None:
+                return pack
         if rule.offsets:
             pack = self.within(adapter, self.pack(dtype).replace(seed=seed))
             return pack if pack.packed and adapter.supports(pack) is None else None
@@ -135,13 +145,27 @@ class AttentionOperator(SoftmaxOperator):
     def in_other_forms(
         self, rule: CallRule, problem: AttentionProblem
     ) -> Mapping[str, AttentionProblem]:
-        """A pack, for rules about how tensors lie in memory: kernels of packs are others. Every row
-        sees a key: the mask of those that do not would make incoming gradients of LSE dense.
+        """A batch for rules about which keys rows see. A pack, for rules about how tensors lie in
+        memory: kernels of packs are others. Every row sees a key: the mask of those that do not
+        would make incoming gradients of LSE dense.
         """
+        if rule.keys and rule.channel is None and problem.packed:
+            return {"batch": self.sized(rule, problem.dtype, seed=problem.seed)}
         if rule.channel != "memory" or not rule.packed or rule.offsets or problem.packed:
             return {}
         sizes = {"s_q": 8 + SPARE, "s_k": 15 + SPARE, "causal": False, "B": 1}
         return {"pack": problem.replace(q_lengths=(3, 0, 5), k_lengths=(7, 2, 6), **sizes)}
+
+    def other_keys(self, problem: AttentionProblem) -> Mapping[str, dict[str, Any]]:
+        mask = {"the mask": {"causal": not problem.causal}}
+        if problem.q_lengths is None or problem.k_lengths is None:
+            return mask
+        lengths = {
+            f"{what} of {of}": {f"{of}_lengths": other}
+            for of, own in (("k", problem.k_lengths), ("q", problem.q_lengths))
+            for what, other in permuted(own).items()
+        }
+        return {**lengths, **mask}
 
     def unused_rows(self, call: AttentionCall) -> Mapping[str, tuple[int, int]]:
         rows, keys = (sum(getattr(at, of) for at in call.requests) for of in ("s_q", "s_k"))

@@ -36,6 +36,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "one": {"T": 1, "H": 2, "d_v": 8},
     "real": {"T": 1028, "H": 16, "d_v": 64},
     "long": {"T": 1028, "H": 2, "d_v": 32},
+    "keys": {"T": 9, "H": 2, "d_v": 8},
 }
 
 
@@ -90,6 +91,13 @@ class MergeOperator(TolerancesOperator):
         return MergeProblem.model_validate(
             {"dtype": dtype, "seed": seed, "parts": "empty", **SIZES[rule.size]}
         )
+
+    def other_keys(self, problem: MergeProblem) -> Mapping[str, dict[str, Any]]:
+        return {
+            f"parts, which are {parts}": {"parts": parts}
+            for parts in ("normal", "one-empty", "empty")
+            if parts != problem.parts
+        }
 
     def smaller(
         self, problem: MergeProblem, detail: Mapping[str, Any]

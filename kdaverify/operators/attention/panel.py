@@ -16,6 +16,7 @@ from kdaverify.operators.attention.problem import (
     MergeProblem,
     MlaDecodeProblem,
     Parts,
+    Table,
 )
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
 from kdaverify.operators.attention.sinks import Sinks
@@ -227,7 +228,7 @@ def random_decode(draw: st.DrawFn, dtype: str) -> MlaDecodeProblem:
         k_lengths=tuple(draw(st.lists(LENGTHS, min_size=1, max_size=5))),
         s_q=draw(st.integers(1, 4)),
         page=draw(st.sampled_from((16, 1, 32, 64))),
-        table=draw(st.sampled_from(("identity", "reversed", "random", "shared"))),
+        table=draw(st.sampled_from(get_args(Table))),
         causal=draw(st.booleans()),
         **_fields(draw, dtype),
     )

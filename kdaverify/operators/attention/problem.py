@@ -25,6 +25,7 @@ Unused = Literal["anything", "finite"]
 FINITE: Final = 16.0
 """What unused slots hold where they are finite: more than three times any normal number in use, so
 that one that counts shows, and scores with it stay within fp16."""
+Table = Literal["identity", "reversed", "random", "shared", "leading", "half", "middle", "forks"]
 
 
 class SoftmaxProblem(Canonical):
@@ -206,7 +207,9 @@ class MlaDecodeProblem(SoftmaxProblem):
         k_lengths: cached tokens of every request; s_q: queries of each.
         page: tokens of a page.
         table: identity, reversed (from the final page of the cache on, and up to the last column of
-            the table), random, or shared (requests share their leading full pages).
+            the table), or random. What requests have in common with the first one: all leading full
+            pages (shared), the first (leading), half of them (half), those but the first and the
+            last (middle), or, where they are no longer, all their pages, full or not (forks).
         unused: what slots and pages that no token lies in hold: NaN, or finite numbers.
     """
 
@@ -214,7 +217,7 @@ class MlaDecodeProblem(SoftmaxProblem):
     k_lengths: tuple[int, ...] = (1,)
     s_q: int = Field(default=1, ge=1)
     page: int = Field(default=16, ge=1)
-    table: Literal["identity", "reversed", "random", "shared"] = "random"
+    table: Table = "random"
     causal: bool = True
     unused: Unused = "anything"
 
@@ -251,8 +254,7 @@ class MlaDecodeProblem(SoftmaxProblem):
         ]
         rows, cast = [k for _, k in parts], TORCH[self.dtype]
         table, count = self._table()
-        if self.table == "shared":
-            rows = [self._with_prefix(rows, n) for n in range(self.B)]
+        rows = [self._with_common(rows, n) for n in range(self.B)]
         shape = (count, self.page, self.h_kv, self.d_k)
         empty = FINITE if self.unused == "finite" else torch.nan
         cache = torch.full(shape, empty, dtype=torch.float64)
@@ -273,30 +275,45 @@ class MlaDecodeProblem(SoftmaxProblem):
             **self.sinks(max(self.k_lengths)),
         )
 
-    def _shared_pages(self, request: int) -> int:
-        """Full pages that a request has in common with the first one."""
-        if self.table != "shared" or not request:
-            return 0
-        return min(self.k_lengths[0], self.k_lengths[request]) // self.page
+    @property
+    def shares(self) -> bool:
+        """Whether requests have pages in common."""
+        return any(self._common(n) for n in range(self.B))
 
-    def _with_prefix(self, rows: list[Tensor], request: int) -> Tensor:
-        common = self._shared_pages(request) * self.page
-        return torch.cat((rows[0][:common], rows[request][common:]))
+    def _common(self, request: int) -> range:
+        """The columns of the table in which a request has the pages of the first one."""
+        first, own = self.k_lengths[0], self.k_lengths[request]
+        full, used = min(first, own) // self.page, -(-own // self.page)
+        found = {
+            "shared": range(full),
+            "leading": range(min(full, 1)),
+            "half": range(-(-full // 2)),
+            "middle": range(1, max(full - 1, 1)),
+            "forks": range(used if own <= first else full),
+        }
+        return found.get(self.table, range(0)) if request else range(0)
+
+    def _with_common(self, rows: list[Tensor], request: int) -> Tensor:
+        common = self._common(request)
+        there = slice(common.start * self.page, common.stop * self.page)
+        found = rows[request].clone()
+        found[there] = rows[0][there][: len(found[there])]
+        return found
 
     def _table(self) -> tuple[list[list[int]], int]:
         """The physical pages of every request, and how many pages there are: some are free."""
-        own = [-(-s_k // self.page) - self._shared_pages(n) for n, s_k in enumerate(self.k_lengths)]
-        count = sum(own) + 3
+        used = [-(-s_k // self.page) for s_k in self.k_lengths]
+        common = [self._common(n) for n in range(self.B)]
+        count = sum(used) - sum(map(len, common)) + 3
         order = [*range(count)]
         if self.table == "reversed":
             order.reverse()
-        elif self.table in ("random", "shared"):
+        elif self.table != "identity":
             draws = Stream(self.seed, self.op, "table").uniform(count)
             order.sort(key=lambda at: draws[at])
         free, found = iter(order), list[list[int]]()
-        for n, pages in enumerate(own):
-            prefix = found[0][: self._shared_pages(n)] if n else []
-            found.append([*prefix, *(next(free) for _ in range(pages))])
+        for pages, shared in zip(used, common, strict=True):
+            found.append([found[0][j] if j in shared else next(free) for j in range(pages)])
         return found, count
 
 

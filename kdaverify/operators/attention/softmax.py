@@ -54,6 +54,7 @@ class TolerancesOperator(BoundedOperator):
     formats = ("fp32", "bf16", "fp16")
     width = "d_v"
     has_known_bugs = True
+    has_keys = True
     hidden_stages = STAGES
     special_sizes: ClassVar[Fields]
     """Problems of the panel whose errors are those of axes and paths, whatever the format: smoke
@@ -283,6 +284,18 @@ def _sinks(problem: Any, takes: FunctionTakes) -> dict[str, Any]:
     sink = problem.sink or ("normal" if takes.words["sink"] == "required" else None)
     counted = sink is not None and takes.words["lse_includes_sink"] == "yes"
     return {"sink": sink, "lse_includes_sink": counted or None}
+
+
+def permuted(lengths: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The same lengths of other requests: sum, longest and count agree, and also the first and the
+    last where there are four; by what is other, in words.
+    """
+    first, *rest = lengths
+    found = {
+        "whose lengths are whose": (*rest, first),
+        "the lengths between": (first, *reversed(rest[:-1]), *rest[-1:]),
+    }
+    return {name: other for name, other in found.items() if other != lengths}
 
 
 def alike(found: Tensor, exact: Tensor) -> bool:

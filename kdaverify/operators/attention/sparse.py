@@ -15,7 +15,7 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
-from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike
+from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike, permuted
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 from kdaverify.operators.attention.special_sizes import LISTS
@@ -31,6 +31,16 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "one": {"B": 1, "topk": 1, "pages": 1, "H": 4, "d_k": 16, "d_v": 8},
     "real": {"B": 3, "topk": 515, "pages": 40, "H": 16, "d_k": 96, "d_v": 64},
     "long": {"B": 2, "topk": 1030, "pages": 70, "H": 2, "d_k": 40, "d_v": 32},
+    "keys": {
+        "B": 4,
+        "topk": 130,
+        "topk_lengths": (130, 0, 3, 65),
+        "lists": "holes",
+        "pages": 10,
+        "H": 4,
+        "d_k": 16,
+        "d_v": 8,
+    },
 }
 
 EASY: Final = {"invalid": "negative", "unused": "finite"}
@@ -161,6 +171,12 @@ class SparseOperator(SoftmaxOperator):
         return SparseProblem.model_validate(
             {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
         )
+
+    def other_keys(self, problem: SparseProblem) -> Mapping[str, dict[str, Any]]:
+        lists = "distinct" if problem.lists == "empty" else "empty"
+        others = {} if problem.topk_lengths is None else permuted(problem.topk_lengths)
+        lengths = {name: {"topk_lengths": other} for name, other in others.items()}
+        return {**lengths, "lists": {"lists": lists}}
 
     def example(self) -> SparseProblem:
         return SparseProblem(B=2, s_q=3, H=6, topk=20, lists="holes", dtype="bf16")

@@ -1,4 +1,4 @@
-"""Panel problems with sizes that are equal, 1 or a tile apart, which choose paths.
+"""Panel problems whose sizes are equal, 1 or a tile apart, or which share pages: they choose paths.
 
 All other problems keep sizes apart, so that swapped axes never fit. A kernel that transposes LSE
 where its first axis has T elements is wrong only where T = H: it was accepted. In `all-equal` every
@@ -16,6 +16,7 @@ _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
 many tiles of queries as there are tiles of keys."""
+_PAGED: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
 # fmt: off
 DENSE: Final[Fields] = {
     "all-equal": {"B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4, "causal": True,
@@ -62,6 +63,12 @@ DECODE: Final[Fields] = {
     "width-as-keys": {"k_lengths": (5, 3), "s_q": 1, "H": 5, "d_k": 8, "d_v": 5, "page": 1,
                       "table": "reversed"},
     "one-head": {"k_lengths": (1, 3), "s_q": 3, "H": 1, "d_k": 8, "d_v": 1, "sink": "level"},
+    # requests of as many pages, which have some of them in common: the first ones of a prefix that
+    # is cached, others, or all of a request that was forked
+    "leading-page": {"k_lengths": (70, 66, 70, 40), "s_q": 2, "table": "leading", **_PAGED},
+    "leading-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "half", **_PAGED},
+    "middle-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 2, "table": "middle", **_PAGED},
+    "forked-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "forks", **_PAGED},
 }  # fmt: skip
 # fmt: on
 MERGES: Final[Fields] = {

@@ -16,9 +16,11 @@ from kdaverify.checks.status import Status
 from kdaverify.faults.planted.broken_calls import RIGHT, port, wrong_at_times
 from kdaverify.faults.planted.rulebreakers import BROKEN
 
-# Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take
-# segment ids.
-ELSEWHERE = {"first-after-start", "other-stream", "renumbered", "padding-by-ids"}
+# Tested elsewhere: with a kernel in a process of its own, on a GPU, with kernels that take segment
+# ids, and with kernels of attention.
+ELSEWHERE = {"first-after-start", "other-stream", "renumbered", "padding-by-ids"} | {
+    name for name, rule in RULES.items() if rule.keys
+}
 
 LONG = [of_long_calls(RULES[rule]).name for rule in OF_LONG_CALLS]
 """Their exact gradients take 20 s each, where none are kept."""

@@ -1,0 +1,163 @@
+"""Faults that show in a call after another one of the same shape whose rows saw other keys: plans
+kept by too little of what they depend on, and rows of a work space that nothing is written to.
+
+Blind ports were accepted that kept a schedule by batch and total length, and that returned the rows
+of an earlier call where a sequence has no keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, KernelRequest, Outputs
+from kdaverify.faults.attention.list_kernel import ListPatch
+from kdaverify.faults.fault import Fault
+
+TILE: Final = 64
+Call = Callable[..., Any]
+
+
+def _schedule_by_total() -> AttentionPatch:
+    """The tiles of 64 keys of every request are those of an earlier call of as many keys."""
+    kept = dict[tuple[int, int], Tensor]()
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        lengths = given["cache_seqlens"]
+        tiles = kept.setdefault((len(lengths), int(lengths.sum())), -(-lengths // TILE))
+        return right(**{**given, "cache_seqlens": torch.minimum(lengths, tiles * TILE)})
+
+    return AttentionPatch(decode=decode)
+
+
+def _schedule_by_tensor() -> AttentionPatch:
+    """The tiles are kept for the memory that lengths lie in."""
+    kept = dict[tuple[int, int], tuple[Tensor, Tensor]]()
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        lengths = given["cache_seqlens"]
+        # with the tensor, so that its memory is not used again
+        fresh = (-(-lengths // TILE), lengths)
+        tiles, _ = kept.setdefault((lengths.data_ptr(), len(lengths)), fresh)
+        return right(**{**given, "cache_seqlens": torch.minimum(lengths, tiles * TILE)})
+
+    return AttentionPatch(decode=decode)
+
+
+def _keys_by_queries() -> AttentionPatch:
+    """Offsets of keys are those of the first call with such offsets of queries."""
+    kept = dict[tuple[Any, ...], Tensor]()
+
+    def attention(right: Call, given: dict[str, Any]) -> Any:
+        q, k = given["cu_seqlens_q"], given["cu_seqlens_k"]
+        if q is None or k is None:
+            return right(**given)
+        own = kept.setdefault((*q.tolist(), int(k[-1]), *given["k"].shape), k.clone())
+        return right(**{**given, "cu_seqlens_k": own})
+
+    return AttentionPatch(attention=attention)
+
+
+def _rows_without_keys_kept() -> AttentionPatch:
+    """o of a request without keys is what one of its number and queries left in a call before."""
+    kept = dict[Any, Tensor]()
+
+    def returned(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+        place = (request.index, request.count, o.shape, o.dtype)
+        if request.s_k:
+            kept[place] = o.detach().clone()
+            return o, lse
+        return kept.get(place, o), lse
+
+    return AttentionPatch(returned=returned)
+
+
+def _mask_by_shape() -> AttentionPatch:
+    """A compiled kernel has the mask of its first call."""
+    kept = dict[Any, bool]()
+
+    def attention(right: Call, given: dict[str, Any]) -> Any:
+        key = (given["q"].shape, given["k"].shape, given["v"].shape, given["q"].dtype)
+        return right(**{**given, "causal": kept.setdefault(key, given["causal"])})
+
+    return AttentionPatch(attention=attention)
+
+
+def _dk_kept() -> AttentionPatch:
+    """dk of a request without queries is that of its number in the backward before."""
+    kept = dict[Any, Tensor]()
+
+    def gradients(r: KernelRequest, _: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
+        dq, dk, *others = found
+        place = (r.index, r.count, dk.shape, dk.dtype)
+        if r.s_q:
+            kept[place] = dk.detach().clone()
+        return dq, kept.get(place, dk), *others
+
+    return AttentionPatch(gradients=gradients)
+
+
+def _empty_rows_merged() -> AttentionPatch:
+    """Rows that are empty in both states are not written."""
+    kept = dict[Any, Tensor]()
+
+    def merge(right: Call, given: dict[str, Any]) -> Outputs:
+        o, lse = right(**given)
+        last = kept.get(o.shape, torch.zeros_like(o))
+        o = torch.where(torch.isneginf(lse).mT[..., None], last.to(o.dtype), o)
+        kept[o.shape] = o.clone()
+        return o, lse
+
+    return AttentionPatch(merge=merge)
+
+
+def _lists_by_length() -> ListPatch:
+    """How many entries count is kept by their total."""
+    kept = dict[Any, Tensor]()
+
+    def call(right: Call, given: dict[str, Any]) -> Any:
+        lengths = given["topk_length"]
+        if lengths is None:
+            return right(**given)
+        first = kept.setdefault((given["indices"].shape, int(lengths.sum())), lengths.clone())
+        return right(**{**given, "topk_length": first})
+
+    return ListPatch(call=call)
+
+
+_fault = partial(
+    Fault, kind="E", dtypes=EVERY, outputs=("o", "lse"), operator="attention", stage="gather",
+    reference="class: calls of one shape",
+)  # fmt: skip
+# fmt: off
+FAULTS: Final[tuple[Fault, ...]] = (
+    _fault(id="KEEP-schedule", title="the tiles of each request are kept by batch and total length",
+           trigger="two calls of as many keys with other lengths", operator="mla_decode",
+           patch=lambda _: _schedule_by_total()),
+    _fault(id="KEEP-lengths", title="the tiles of each request are kept for a tensor of lengths",
+           trigger="lengths that are edited in place", operator="mla_decode",
+           patch=lambda _: _schedule_by_tensor()),
+    _fault(id="KEEP-keys", title="offsets of keys are kept by those of queries",
+           trigger="two packs of equal lengths of queries, and other lengths of keys",
+           patch=lambda _: _keys_by_queries()),
+    _fault(id="KEEP-rows", title="a sequence without keys has the rows that an earlier one left",
+           trigger="a call with empty keys after one without", stage="partial", outputs=("o",),
+           patch=lambda _: _rows_without_keys_kept()),
+    _fault(id="KEEP-mask", title="a compiled kernel has the mask of its first call",
+           trigger="two calls of one shape, one of them causal", stage="scores",
+           patch=lambda _: _mask_by_shape()),
+    _fault(id="KEEP-dk", title="keys that no query sees have the dk that an earlier backward left",
+           trigger="a pack with a sequence of keys without queries, after another backward",
+           stage="dkv", outputs=("dk",), patch=lambda _: _dk_kept()),
+    _fault(id="KEEP-merge", title="rows that are empty in both states are those of the call before",
+           trigger="a merge of empty rows after one of others of its shape", stage="combine",
+           operator="merge_state", outputs=("o",), patch=lambda _: _empty_rows_merged()),
+    _fault(id="KEEP-lists", title="the lengths of lists are kept by their sum",
+           trigger="two calls whose lengths agree in their sum", operator="sparse_attention",
+           patch=lambda _: _lists_by_length()),
+)
+# fmt: on

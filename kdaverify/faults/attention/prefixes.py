@@ -1,0 +1,87 @@
+"""Faults of decode that show where requests have pages in common, as those of a cached prefix or
+of a request that was forked: which pages, a kernel has to read off the whole table.
+
+A blind port was accepted that took requests to share all full pages where the first page and the
+number of pages agree: requests of as many pages shared all of them, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, Paged, gathered
+from kdaverify.faults.fault import Fault
+
+
+def _used(paged: Paged) -> list[int]:
+    """Pages of every request."""
+    page = paged.cache.shape[1]
+    return [-(-n // page) for n in paged.lengths]
+
+
+def _with_row(paged: Paged, request: int, row: Sequence[Tensor]) -> Tensor:
+    """The tokens of a request by other pages."""
+    table = paged.table.clone()
+    table[request, : sum(map(len, row))] = torch.cat([*row])
+    return gathered(replace(paged, table=table), request)
+
+
+def _prefix_by_the_first_page(paged: Paged, request: int) -> Tensor:
+    """All pages but the last are those of the first request whose first page and count agree."""
+    used, table = _used(paged), paged.table
+    count = used[request]
+    if not count:
+        return gathered(paged, request)
+    like = (n for n in range(request + 1) if (used[n], table[n, 0]) == (count, table[request, 0]))
+    lead = next(like)
+    row = (table[lead, : count - 1], table[request, count - 1 : count])
+    return _with_row(paged, request, row)
+
+
+def _prefix_by_equal_columns(paged: Paged, request: int) -> Tensor:
+    """The prefix is as long as there are columns in which a request has the first one's pages."""
+    count, table = min(_used(paged)[request], _used(paged)[0]), paged.table
+    agree = int((table[request, :count] == table[0, :count]).sum())
+    return _with_row(
+        paged, request, (table[0, :agree], table[request, agree : _used(paged)[request]])
+    )
+
+
+def _tokens_by_page(paged: Paged, request: int) -> Tensor:
+    """A request ends where the longest ends whose final page is its own."""
+    used, table = _used(paged), paged.table
+    if not used[request]:
+        return gathered(paged, request)
+    last = [table[n, at - 1] if at else -1 for n, at in enumerate(used)]
+    ends = [n for n, page in zip(paged.lengths, last, strict=True) if page == last[request]]
+    lengths = [*paged.lengths]
+    page = paged.cache.shape[1]
+    lengths[request] = (used[request] - 1) * page + max((n - 1) % page + 1 for n in ends)
+    return gathered(replace(paged, lengths=lengths), request)
+
+
+_fault = partial(
+    Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="mla_decode", stage="gather",
+    reference="class: shared pages",
+)  # fmt: skip
+# fmt: off
+FAULTS: Final[tuple[Fault, ...]] = (
+    _fault(id="PREFIX-first-page",
+           title="requests with equal first pages and as many pages share all but the last",
+           trigger="requests of as many pages that share the first, not all",
+           patch=lambda _: AttentionPatch(gather=_prefix_by_the_first_page)),
+    _fault(id="PREFIX-equal-columns",
+           title="the shared prefix is as long as there are equal columns of the table",
+           trigger="requests that share pages behind others that they do not",
+           patch=lambda _: AttentionPatch(gather=_prefix_by_equal_columns)),
+    _fault(id="PREFIX-fork", title="a final page holds as many tokens as its longest request has",
+           trigger="requests that share a final page, one with more tokens in it",
+           patch=lambda _: AttentionPatch(gather=_tokens_by_page)),
+)
+# fmt: on
