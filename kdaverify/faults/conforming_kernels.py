@@ -41,7 +41,14 @@ GDN: Final = tuple(
 )
 DELTA: Final = tuple(f"{_OWN}{name}" for name in ("delta_eager", "delta_token"))
 CONV: Final = tuple(
-    f"{_OWN}{name}" for name in ("conv_in_order", "conv_backwards", "conv_w_minus_1", "conv_tanh")
+    f"{_OWN}{name}"
+    for name in (
+        "conv_in_order",
+        "conv_backwards",
+        "conv_w_minus_1",
+        "conv_tanh",
+        "conv_one_by_one",
+    )
 )
 NORM: Final = tuple(
     f"{_OWN}{name}"
@@ -102,6 +109,9 @@ conv_backwards = short_conv.adapted(
 )
 conv_tanh = short_conv.adapted(
     short_conv.RIGHT.replaced(act=short_conv.by_tanh), "by tanh", contract="short-conv+tanh"
+)
+conv_one_by_one = short_conv.adapted(
+    short_conv.OneByOne(**vars(short_conv.RIGHT)), "one by one", contract="short-conv+sequences"
 )
 conv_w_minus_1 = short_conv.w_minus_one
 norm_in_order = gated_norm.adapted(gated_norm.right, "in order")

@@ -107,6 +107,32 @@ def by_tanh(z: Tensor, name: str | None) -> Tensor:
     return z * (0.5 + 0.5 * torch.tanh(0.5 * z)) if name else z
 
 
+@dataclass(frozen=True)
+class OneByOne(Parts):
+    """A loop over sequences that widens the parameters in each: autograd adds their gradients in
+    the format of the parameters.
+    """
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        state, cu, act = options
+        found = [
+            Parts.__call__(
+                self,
+                x[entry : entry + 1, first:end],
+                weight,
+                bias,
+                None if state is None else state[n : n + 1],
+                None,
+                act,
+            )
+            for n, (entry, first, end) in enumerate(self.cut(cu, *x.shape[:2]))
+        ]
+        y = torch.cat([rows[0] for rows, _ in found])
+        past = x.shape[0] * x.shape[1] - len(y)
+        states = torch.cat([states for _, states in found])
+        return functional.pad(y, (0, 0, 0, past)).view(x.shape), states
+
+
 def adapted(
     parts: Parts, name: str, dtypes: tuple[str, ...] = EVERY, contract: str = "short-conv"
 ) -> Any:

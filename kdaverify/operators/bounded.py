@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import Tensor
 
@@ -20,6 +20,9 @@ from kdaverify.operator import BOTH, Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.misreading import Misreading
+
+if TYPE_CHECKING:
+    from kdaverify.diagnosis.question import PropertyCase
 
 BESIDE_ONE: Final = "sigmoid beside 1"
 PARTIALS: Final = "partial sums of gradients of parameters"
@@ -185,6 +188,11 @@ class BoundedOperator(FunctionOperator):
         del turn
         found = self.within(adapter, self.sized(rule, dtype, seed=seed))
         return None if adapter.supports(found) else found
+
+    def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+        from kdaverify.operators.admitted import admitted
+
+        return admitted(self, case, judged, until=until)
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
         """Compares what came with the exact outputs under every value of an option that the

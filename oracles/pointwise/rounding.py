@@ -107,6 +107,36 @@ class RoundingError:
         found = cls(precision.unit * moduli + lost, precision.unit**2 / 3 * squares, lost)
         return replace(found, overflows=bool((moduli > precision.largest).any()))
 
+    @classmethod
+    def of_running_sum(
+        cls, parts: Tensor, moduli: Tensor, count: int, precision: Precision
+    ) -> RoundingError:
+        """Of a sum over axis 0 of parts that are rounded, and added one by one in any order; each
+        sum is rounded, the last as the result is.
+
+        Math: every running sum is at most the sum of moduli, and a part goes through at most
+        `count` roundings, the result's among them.
+
+        Args:
+            moduli: of the parts, with what they may be off by.
+            count: of the parts that are not 0 by construction.
+        """
+        if count < 2:
+            return cls.none(parts.sum(0))
+        largest, total = moduli.sum(0), parts.sum(0)
+        lost = 2 * count * precision.vanishing * (largest > 0)
+        squares = parts.square().sum(0)
+        sums = torch.stack(
+            (
+                partial_sums(squares, total, count),
+                parts.cumsum(0).square().sum(0),
+                parts.flip(0).cumsum(0).square().sum(0),  # autograd's: the last use first
+            )
+        )
+        variance = precision.unit**2 / 3 * (squares + sums.amax(0))
+        found = cls(precision.gamma(count - 1) * largest + lost, variance, lost)
+        return replace(found, overflows=bool((largest > precision.largest).any()))
+
     def __add__(self, other: RoundingError) -> RoundingError:
         return RoundingError(
             self.bound + other.bound,

@@ -6,7 +6,7 @@ act is SiLU or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -159,6 +159,7 @@ class ConvPrecision:
         dz: what its gradient is stored in.
         terms: what the terms of dx, one of each tap, and their partial sums are stored in.
         partials: what the partial sums of gradients of weight and bias are stored in.
+        sequences: what those of every sequence, and their running sums, are stored in.
         beside_one: as of `Activation`.
     """
 
@@ -169,6 +170,7 @@ class ConvPrecision:
     dz: Precision | None = None
     terms: Precision | None = None
     partials: Precision | None = None
+    sequences: Precision | None = None
     beside_one: bool = False
 
 
@@ -306,6 +308,7 @@ class ShortConv:
         """Sums over all tokens of e times a factor, in any order."""
         n, accumulate, terms = len(e), self.precision.accumulate, e * x
         moduli, total = ((e.abs() + off.bound) * x.abs()).sum(0), terms.sum(0)
+        passed_on = off.bound * x.abs()
         passed = off.times(x).mapped(lambda t: t.sum(0))
         sums = torch.maximum(
             partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0)
@@ -316,8 +319,27 @@ class ShortConv:
         error = RoundingError(
             bound.nan_to_num(nan=0.0), variance, passed.lean + lost, passed.overflows
         )
-        stored = self.precision.partials
-        return total, error if stored is None else error + RoundingError.of_partials(terms, stored)
+        for part in self._stored_sums(terms, passed_on):
+            error += part
+        return total, error
+
+    def _stored_sums(self, terms: Tensor, off: Tensor) -> Iterator[RoundingError]:
+        """Of sums of terms, each off by at most `off`, that are stored on the way."""
+        partials, sequences = self.precision.partials, self.precision.sequences
+        if partials is not None:
+            yield RoundingError.of_partials(terms, partials)
+        if sequences is not None:
+            parts, moduli = (self._by_sequence(x) for x in (terms, terms.abs() + off))
+            filled = sum(length > 0 for length in self.call.lengths)
+            # |sum t| is far below sum |t| where terms cancel within a sequence.
+            grown = (
+                self._by_sequence(off) + self.precision.accumulate.gamma(len(terms) + 1) * moduli
+            )
+            yield RoundingError.of_running_sum(parts, parts.abs() + grown, filled, sequences)
+
+    def _by_sequence(self, rows: Tensor) -> Tensor:
+        """[N, D] Sums over the tokens of every sequence."""
+        return rows.new_zeros(self.call.N, rows.shape[1]).index_add_(0, self.taps.sequence, rows)
 
     def _placed(self, rows: Tensor) -> Tensor:
         """Rows of sequences in the shape of x, zeros elsewhere."""

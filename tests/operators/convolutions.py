@@ -20,6 +20,7 @@ from kdaverify.faults.fault import Setting
 from kdaverify.faults.short_conv import (
     EVERY,
     RIGHT,
+    OneByOne,
     Parts,
     activated,
     adapted,
@@ -116,6 +117,7 @@ FAULTS: Final[Mapping[str, Parts]] = {
         act=lambda z, name: z / (1 + torch.exp(-z)) if name else z
     ),
     "tail of D": RIGHT.replaced(act=unmasked_tail),
+    "gradients of parameters added over sequences in 16 bits": OneByOne(**vars(RIGHT)),
     "bias of two entries": BiasOfTwo(**vars(RIGHT)),
     "bias of the last tile": RIGHT.replaced(take=bias_of_the_last_tile),
     "taps reversed": RIGHT.replaced(take=lambda s, w, b: summed(s, w.flip(1), b)),
@@ -174,4 +176,5 @@ RIGHT_ONES: Final = {
     "tap by tap": tap_by_tap,
     "without activation": plain,
     "by tanh": conforming_kernels.conv_tanh,
+    "one by one": conforming_kernels.conv_one_by_one,
 }

@@ -4,10 +4,12 @@ kernels pass, laws find theirs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.faults import conv_taps, gated_norm, short_conv
 from kdaverify.faults.gated_norm import act
 from kdaverify.operator import problem_from_json
@@ -387,6 +390,65 @@ def test_partial_sums_in_16_bits_are_declared() -> None:
         return any(x.status.rejects for x in plain_outcomes(adapter, problem))
 
     assert rejects("gated-rms-norm") and not rejects("gated-rms-norm+partials")
+
+
+MANY_ROWS = ShortConvProblem(dtype="bf16", B=130, T=1, D=64, state="random", bias=True)
+
+
+def of_sequences(contract: str) -> Adapter:
+    return short_conv.adapted(
+        short_conv.OneByOne(**vars(short_conv.RIGHT)), "one by one", ("bf16",), contract
+    )
+
+
+def test_running_sums_over_sequences_in_16_bits_are_declared() -> None:
+    """A part of each sequence, rounded once, is no running sum of 130 of them."""
+
+    def rejects(contract: str) -> bool:
+        return any(x.status.rejects for x in plain_outcomes(of_sequences(contract), MANY_ROWS))
+
+    assert rejects("short-conv") and rejects("short-conv+partials")
+    assert not rejects("short-conv+sequences")
+
+
+class TokenByToken(torch.autograd.Function):
+    """The weight of every token; its gradient is a running sum over tokens in 16 bits."""
+
+    @staticmethod
+    def forward(ctx: Any, w: torch.Tensor, tokens: int) -> torch.Tensor:
+        del ctx
+        return w.expand(tokens, *w.shape).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, None]:
+        del ctx
+        total = torch.zeros_like(given[0][0], dtype=torch.bfloat16)
+        for one in given[0]:
+            total += one.bfloat16()
+        return total.float(), None
+
+
+def of_tokens(stream: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
+    taps = short_conv.windows(stream, w.shape[1])
+    each: Any = TokenByToken.apply(w, len(taps[0]))  # pyright: ignore[reportUnknownMemberType]
+    z = sum((each[..., j] * x for j, x in enumerate(taps)), torch.zeros(()))
+    return z if b is None else z + b
+
+
+def test_running_sums_over_sequences_are_none_over_tokens() -> None:
+    problem = ShortConvProblem(dtype="bf16", B=2, T=65, D=33)
+    parts = short_conv.RIGHT.replaced(take=of_tokens)
+    adapter = short_conv.adapted(parts, "of tokens", ("bf16",), "short-conv+sequences")
+    assert any(x.status.rejects for x in plain_outcomes(adapter, problem))
+
+
+def test_a_failure_names_the_contract_under_which_it_conforms() -> None:
+    adapter = of_sequences("short-conv")
+    case = PropertyCase("gradients", MANY_ROWS, {"of": "both"})
+    said = adapter.operator.explain_error(case, adapter, until=math.inf)
+    assert "within the tolerance of short-conv+sequences" in said
+    right = of_sequences("short-conv+sequences")
+    assert right.operator.explain_error(case, right, until=math.inf) == ""
 
 
 def test_tanh_does_not_cover_a_sigmoid_in_16_bits() -> None:

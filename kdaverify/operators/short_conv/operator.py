@@ -34,6 +34,9 @@ Z: Final = "z"
 Z_BACKWARD: Final = "z of the backward"
 DZ: Final = "dz"
 TERMS: Final = "terms of dx"
+SEQUENCES: Final = "sums of gradients of parameters over sequences"
+ON_THE_WAY: Final = (Z, Z_BACKWARD, DZ, TERMS, PARTIALS, SEQUENCES)
+"""In the order of `ConvPrecision`."""
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33},
     "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
@@ -87,7 +90,10 @@ class ShortConvOperator(BoundedOperator):
         }
 
     def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
-        return gate_freedoms(io)
+        """sequences: parameters are widened once a sequence, as in a loop over sequences. Autograd
+        rounds each one's part of the gradient, and adds the parts in the format of the parameters.
+        """
+        return {**gate_freedoms(io), "sequences": (SEQUENCES, io)}
 
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
@@ -182,7 +188,7 @@ class ShortConvOperator(BoundedOperator):
         if contract is None:
             counted = ShortConv(call, EXACT)
         else:
-            stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ, TERMS, PARTIALS)]
+            stored = [contract.tensors.get(name) for name in ON_THE_WAY]
             on_the_way = [None if fmt is None else precision_of(fmt) for fmt in stored]
             counted = ShortConv(
                 call,
