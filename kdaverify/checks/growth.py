@@ -25,11 +25,13 @@ SLOPE: Final = 0.05
 grows fastest."""
 
 BIAS: Final = 0.5
-"""All elements may share this fraction of the error; more where conforming kernels do."""
+"""All elements may share this fraction of the error; more where conforming kernels do. On a memory
+of 256 to 8,192 tokens right kernels share at most 0.21, one whose decay is in bf16 all of it."""
 
 OCTAVES: Final = 6.0
 """Of lengths, below which no slope is judged."""
 
+# Of the lower limit of a slope.
 CONFIDENCE: Final = 0.99
 # The limit is the 1 % quantile of the resamples, here the 20th smallest: the share of any number of
 # further resamples below it is 1 % with a standard deviation of 0.22 %.

@@ -28,8 +28,8 @@ from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS
 
-# How much one wrong entry changes a projection falls with the number of entries: one random
-# direction is too few to see it.
+# How much one wrong entry changes a projection falls with the number of entries: a single random
+# direction does not show it.
 DIRECTIONS: Final = 8
 # Directions for each input by itself, to say which one it is.
 ALONE: Final = 2
