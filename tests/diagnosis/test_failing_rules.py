@@ -79,3 +79,13 @@ def test_what_is_wrong_in_plain_calls_is_no_news_of_rules() -> None:
     ]
     assert failing_rules([*rows(few), *plain]) == [said]
     assert failing_rules([*rows(few), *plain, *plain]) == []
+
+
+def test_rules_that_one_output_breaks_are_said_beside_another_that_is_wrong_everywhere() -> None:
+    few = sorted(RULES)[:2]
+    state = [
+        row.model_copy(update={"output": "final_state", "status": Status.FAIL}) for row in rows(few)
+    ]
+    (said,) = failing_rules([*rows(few), *state])
+    assert said.startswith(f"2 of {len(RULES)} rules of calls are broken in o: ")
+    assert failing_rules(state) == []
