@@ -215,6 +215,8 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
             o, state = returned
             return layout.outputs(o, shape), layout.final(state)
 
+        # of a callable object its class, as in `kernel`
+        rule.__name__ = getattr(function, "__name__", type(function).__name__)
         rule.__signature__ = of_rule  # pyright: ignore[reportAttributeAccessIssue]
         return rule
 

@@ -14,7 +14,7 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fitting import fitted
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.execute import CallError, execute, mended
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, declined
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.gate_activation import LOWER_BOUND
@@ -72,12 +72,13 @@ def preflight(adapter: Adapter) -> list[Outcome]:
     A kernel that raises in other words for another problem is wrong; one that raises the same
     always may lack something here.
     """
-    found, problem = conventions(adapter), _probe(adapter)
+    found, problem = declined([conventions(adapter)])[0], _probe(adapter)
     if found.status is not Status.ERROR or problem is None:
         return [found]
     other = _complaint(adapter, problem)
     if isinstance(other, CallError):
-        return [found, Outcome(f"other {other.output}", other.status, mended(adapter, other))]
+        said = Outcome(f"other {other.output}", other.status, mended(adapter, other))
+        return [found, *declined([said])]
     return [found]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -74,6 +75,36 @@ def of_failed_call(adapter: Adapter, inputs: TensorCall, fault: CallError) -> li
         said = fault.message.partition("\n")[0]
         return skipped(f"{REFUSED}{declined} ({said})")
     return [Outcome(fault.output, fault.status, fault.message)]
+
+
+_DECLINED: Final = re.compile(r"the kernel raised NotImplementedError:(?P<reason>[^\n]*)")
+_PLACE: Final = re.compile(r" \([^()]*:\d+ in .*\)$")
+_LACKING: Final = re.compile(r"\baten::|\bderivative\b")
+"""What torch says of an operation that it lacks: nobody decided to leave that out."""
+
+
+def declined(found: list[Outcome]) -> list[Outcome]:
+    """The outcomes of a call, skipped where the kernel raised NotImplementedError: its caller gets
+    an exception and no wrong number, and the decision lists the reason as not tested.
+    """
+    return [_unless_declined(one) for one in found]
+
+
+def _unless_declined(found: Outcome) -> Outcome:
+    said = _DECLINED.search(found.message) if found.status is Status.ERROR else None
+    if said is None or _LACKING.search(said["reason"]):
+        return found
+    return refusal(said["reason"])
+
+
+def refusal(reason: str) -> Outcome:
+    """A call that the kernel declined.
+
+    Args:
+        reason: its exception in one line, with or without the place.
+    """
+    words = _PLACE.sub("", reason).strip() or "NotImplementedError, without a reason"
+    return Outcome("call", Status.SKIP, f"{REFUSED}{words}")
 
 
 def outcomes(

@@ -11,7 +11,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.canonical import Canonical, ProblemError
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.laws.registry import LAWS
-from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.outcome import Outcome, declined, skipped
 from kdaverify.checks.property_table import PROPERTIES, named
 from kdaverify.operator import operator_of
 from oracles.autograd import ForwardOnlyError
@@ -46,7 +46,7 @@ def check(
     reason = operator.refusal(adapter, problem)
     if reason:
         return skipped(reason)
-    found = PROPERTIES[name].check(adapter, problem, **detail)
+    found = declined(PROPERTIES[name].check(adapter, problem, **detail))
     device_memory.release()
     # What stands in for outputs while calls are written down breaks whatever law looks at it.
     return found if adapter.answers else skipped("exported, not judged")

@@ -17,7 +17,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, execute, mended
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, declined
 from kdaverify.checks.status import Status
 from kdaverify.operator import NO_BACKWARD, CallOperator, Choices
 from kdaverify.operators.sizes import below
@@ -291,11 +291,8 @@ class FunctionOperator(CallOperator):
         try:
             found = execute(adapter, problem.inputs(), adapter.exposes(problem)).outputs
         except CallError as fault:
-            return Outcome(
-                fault.output,
-                fault.status,
-                f"{mended(adapter, fault)}{self.advice(fault, adapter, problem)}",
-            )
+            said = f"{mended(adapter, fault)}{self.advice(fault, adapter, problem)}"
+            return declined([Outcome(fault.output, fault.status, said)])[0]
         said = self.otherwise(adapter, problem, found) if adapter.answers else None
         return Outcome(
             "call",

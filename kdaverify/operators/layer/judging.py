@@ -19,7 +19,7 @@ from kdaverify.budgets.statistics import ErrorStatistics, rms
 from kdaverify.checks.calls.bits import same_bits
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import CallError
-from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.outcome import Outcome, refusal, skipped
 from kdaverify.checks.status import Status
 from kdaverify.operators.layer.call import LayerCall
 from kdaverify.operators.layer.layout import TokenLayout
@@ -108,7 +108,8 @@ def _unless_refused(check: Check) -> Check:
             return check(adapter, problem)
         except CallError as fault:
             found = Outcome(fault.output, fault.status, fault.message)
-            return skipped(fault.message) if REFUSED in fault.message else [found]
+            _, refused, reason = fault.message.partition(f"{REFUSED}: ")
+            return [refusal(reason) if refused else found]
 
     return watched
 
