@@ -81,7 +81,8 @@ def kernel(
 
     Args:
         function: given by `@kernel` without parentheses, which declares nothing.
-        name: shown in every record; the function's own name by default.
+        name: shown in every record; by default the function's own name, or the class of an object
+            that is called.
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all
             dtypes or per dtype; of other operators a name. Undeclared it is recurrent-fp64 for fp64
             and recurrent-fp32, the strictest contract, for all others: with 16-bit inputs o alone
