@@ -118,14 +118,12 @@ class CallOperator(Operator):
         Raises:
             AdapterError: there is no such option or value, or adapters of it are classes.
         """
-        del function, options
         from kdaverify.adapters.base import AdapterError  # it needs this module first
 
         raise AdapterError(f"op={self.name!r} is implemented by an Adapter class, not a function")
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
         """The laws that an implementation is tested on, with formats; none by default."""
-        del adapter, profile
         return []
 
     def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
@@ -138,7 +136,6 @@ class CallOperator(Operator):
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
         """What is wrong with every call, before anything is scored; nothing by default."""
-        del adapter
         return []
 
     def laws(self) -> Mapping[str, Law]:
@@ -147,7 +144,6 @@ class CallOperator(Operator):
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
         """The properties that an implementation declares to lack, and why: no case has them."""
-        del profile
         lacking: dict[str, str] = (
             {}
             if adapter.differentiable
@@ -166,14 +162,12 @@ class CallOperator(Operator):
 
     def outside(self, adapter: Adapter) -> tuple[str, ...]:
         """What no case is generated for, because an implementation declares not to take it."""
-        del adapter
         return ()
 
     def covered(
         self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]
     ) -> tuple[Covered, ...]:
         """Which combinations of properties were judged, where a profile counts them."""
-        del adapter, profile, verdicts
         return ()
 
     @abc.abstractmethod
@@ -190,19 +184,16 @@ class CallOperator(Operator):
         """What of a call an implementation may decline by an exception, though it declares nothing
         about it; "" where there is nothing, as by default.
         """
-        del adapter, call
         return ""
 
     def handed(self, loss: Any, contract: Any) -> Any:
         """The cotangents of a loss as the backward of such a kernel gets them: in the formats of
         its outputs, where those hold fewer bits. As they are by default.
         """
-        del contract
         return loss
 
     def whole(self, exposed: tuple[str, ...]) -> str:
         """The `of` of the loss that depends on everything a kernel returns."""
-        del exposed
         return BOTH
 
     def call_problem(
@@ -224,7 +215,6 @@ class CallOperator(Operator):
         """Further problems that a rule of calls is tested on, by what is other about each: those of
         other axes, where a function takes several; none by default.
         """
-        del rule, problem
         return {}
 
     def other_offsets(self, problem: Any) -> dict[str, Any] | None:
@@ -281,17 +271,14 @@ class CallOperator(Operator):
 
     def unused_number(self, adapter: Adapter) -> float:
         """What rows past the last offset, and their cotangents, may hold for an implementation."""
-        del adapter
         return math.nan
 
     def has_one_loss(self, problem: Any) -> bool:
         """Whether a panel problem's gradients are tested for the loss on all outputs alone."""
-        del problem
         return False
 
     def undefined(self, call: Any) -> Mapping[str, Any]:
         """Masks of the elements without an exact value, by output or gradient; none by default."""
-        del call
         return {}
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
@@ -301,7 +288,6 @@ class CallOperator(Operator):
 
     def is_large(self, call: Any, contract: Any) -> bool:
         """Whether an accelerator makes tolerances faster and its float64 is accurate enough."""
-        del call, contract
         return False
 
     @abc.abstractmethod
@@ -326,24 +312,20 @@ class CallOperator(Operator):
         Args:
             what: "regimes", "probes" or "panels", the number of fixed problems of a profile.
         """
-        del what
         return []
 
     def chunk_size(self, contract: Any) -> int:
         """Tokens that a kernel of this contract takes together; 1 where it takes each by itself."""
-        del contract
         return 1
 
     def chunk_sizes(self, problem: Any, contract: Any) -> Sequence[int]:
         """Those of kernels that a fault is looked for in: the declared first, then what the
         contract permits besides, where it cuts the sequences of the problem elsewhere.
         """
-        del problem, contract
         return (1,)
 
     def related(self, adapter: Adapter) -> Sequence[str]:
         """Whose known faults an implementation may have, its own first."""
-        del adapter
         return (self.name,)
 
     def simple_mistakes(self) -> Sequence[Fault]:
@@ -358,7 +340,6 @@ class CallOperator(Operator):
 
     def baseline(self, call: Any, contract: Any, io: Format) -> Baseline | None:
         """A simpler algorithm beside a call, to report outputs with fewer digits; or None."""
-        del call, contract, io
         return None
 
 

@@ -71,17 +71,14 @@ class Operator(abc.ABC):
 
     def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
         """The nearest problem that the implementation takes; itself if nothing is declared."""
-        del adapter, backward
         return problem
 
     def within(self, adapter: Adapter, problem: Any) -> Any:
         """The nearest problem of the declared domain; the problem itself if none is declared."""
-        del adapter
         return problem
 
     def cost(self, problem: Any) -> float:
         """Seconds, about, that judging a problem takes on one core; 0 for a moment."""
-        del problem
         return 0.0
 
     @abc.abstractmethod
@@ -123,7 +120,6 @@ class Operator(abc.ABC):
 
     def levels(self, field: str) -> tuple[str, ...]:
         """The names a field of problems can have, in a map's order; () without such an order."""
-        del field
         return ()
 
     def example(self) -> Canonical | None:
@@ -140,12 +136,10 @@ class Operator(abc.ABC):
         Args:
             both_passes: whether the stages of the backward follow.
         """
-        del adapter, problem, both_passes
         return iter(())
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         """A case with tensors, for diagnosing a failure of `judged`, where known bugs exist."""
-        del case, judged
         raise NotImplementedError(f"{self.name} has no known bugs")
 
     def varied(self, case: PropertyCase) -> Iterator[PropertyCase]:
@@ -167,5 +161,4 @@ class Operator(abc.ABC):
         Args:
             until: of the monotonic clock; what is begun is ended.
         """
-        del case, judged, until
         return ""

@@ -142,7 +142,6 @@ class Adapter(abc.ABC):
 
     def exposes(self, problem: Any) -> tuple[str, ...]:
         """The outputs it returns for `problem`, of its operator's; all of them by default."""
-        del problem
         return self.operator.signature.returned
 
     def differentiates(self, problem: Any) -> tuple[str, ...]:
@@ -159,7 +158,6 @@ class Adapter(abc.ABC):
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         """The same kernel under other conventions, to find which it follows; None if undeclared."""
-        del conventions
         return None
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
@@ -182,12 +180,10 @@ class Adapter(abc.ABC):
 
         None by default.
         """
-        del dtype
         return {}
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         """The pointwise operations that can be called alone in `dtype`; none by default."""
-        del dtype
         return {}
 
     def configurations(self) -> Mapping[str, Adapter]:
@@ -200,7 +196,6 @@ class Adapter(abc.ABC):
         Raises:
             NotImplementedError: no function of others is wrapped as it stands; the default.
         """
-        del inputs, unknown
         raise NotImplementedError(
             f"{self.name} is no plain function that keywords could be passed to"
         )

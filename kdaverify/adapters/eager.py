@@ -61,7 +61,6 @@ class Eager(WatchedAdapter):
 
     def begin(self, case: str) -> None:
         # What ran in an earlier case is no evidence for this one.
-        del case
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
@@ -85,7 +84,6 @@ class Eager(WatchedAdapter):
         }
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        del dtype
         return torch_activations()
 
 

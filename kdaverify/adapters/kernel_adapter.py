@@ -158,7 +158,6 @@ class KernelAdapter(Adapter):
 
     def begin(self, case: str) -> None:
         # What ran in an earlier case is no evidence for this one.
-        del case
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
@@ -207,11 +206,9 @@ class KernelAdapter(Adapter):
         return self._ran if self._own.proof is None else self._own.proof()
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        del dtype
         return self._own.activations
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        del dtype
         return self._own.stages
 
     def variants(self) -> Mapping[str, Adapter]:

@@ -241,7 +241,6 @@ class FunctionAdapter(Adapter):
             raise AdapterError(f"kernel {self.name!r}: contract: {error}") from None
 
     def begin(self, case: str) -> None:
-        del case
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
@@ -259,11 +258,9 @@ class FunctionAdapter(Adapter):
         )
 
     def exposes(self, problem: Any) -> tuple[str, ...]:
-        del problem
         return self.takes.returns
 
     def differentiates(self, problem: Any) -> tuple[str, ...]:
-        del problem
         return self._operator.differentiated(self.takes)
 
     def received(self, inputs: Any) -> Any:

@@ -31,11 +31,9 @@ class Unconfigured(Adapter):
         return self._needs
 
     def contract(self, dtype: str) -> Contract:
-        del dtype
         self._refuse()
 
     def forward(self, inputs: Inputs) -> NoReturn:
-        del inputs
         self._refuse()
 
     def proof(self) -> str:

@@ -112,7 +112,6 @@ class ElementBound:
         )
 
     def explain(self, at: int, error: float) -> str:
-        del error
         bound = float(self.bound.flatten()[at])
         return f"proven error bound {bound:.3g} at this element" if math.isfinite(bound) else ""
 

@@ -80,7 +80,6 @@ class Faulty(WatchedAdapter):
         )
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
-        del problem
         return self._patch.exposes
 
     def variants(self) -> Mapping[str, Adapter]:
@@ -97,7 +96,6 @@ class Faulty(WatchedAdapter):
         }
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        del dtype
         return {**torch_activations(), **self._patch.activations}
 
     @cached_property

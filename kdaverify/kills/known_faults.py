@@ -91,7 +91,6 @@ class PlantedFault:
     strengths: tuple[float, ...] = (1.0,)
 
     def spec(self, strength: float = 1.0) -> str:
-        del strength
         return self.kernel
 
     def twin(self) -> Adapter:

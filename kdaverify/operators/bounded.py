@@ -105,7 +105,6 @@ class BoundedOperator(FunctionOperator):
     def reference(
         self, call: Any, contract: StorageContract, io: Format, *, cuts: tuple[int, ...] = ()
     ) -> Reference:
-        del cuts
         return self._reference(call, None, contract, io)
 
     def gradient_reference(
@@ -185,7 +184,6 @@ class BoundedOperator(FunctionOperator):
     def call_problem(
         self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Any:
-        del turn
         found = self.within(adapter, self.sized(rule, dtype, seed=seed))
         return None if adapter.supports(found) else found
 
@@ -216,7 +214,6 @@ class BoundedOperator(FunctionOperator):
 
     def misreadings(self, call: Any) -> Iterator[Misreading]:
         """What functions with a usual mistake in every call take it for; nothing by default."""
-        del call
         yield from ()
 
     def _alike(self, read: Misreading, found: Mapping[str, Tensor]) -> bool:

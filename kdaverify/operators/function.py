@@ -99,7 +99,6 @@ class FunctionOperator(CallOperator):
 
     def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
         """What a contract may have more, by its word: a tensor and its format then."""
-        del io
         return {}
 
     def named_contract(self, name: str, io: Format) -> StorageContract:
@@ -140,7 +139,6 @@ class FunctionOperator(CallOperator):
         Args:
             declared: the option `gradients`, None where it is not given.
         """
-        del takes
         if not self.has_backward:
             return f"gradients of {self.name} are not judged"
         return NO_BACKWARD if declared is False else ""
@@ -168,7 +166,6 @@ class FunctionOperator(CallOperator):
         Args:
             words: the declared options, by name.
         """
-        del words
         return ()
 
     def wrong(self, takes: FunctionTakes) -> str | None:
@@ -177,7 +174,6 @@ class FunctionOperator(CallOperator):
 
     def canonical(self, name: str, value: Tensor, call: Any, takes: FunctionTakes) -> Tensor:
         """An output of the function in the operator's axes; part of the graph."""
-        del name, call, takes
         return value
 
     def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
@@ -230,7 +226,6 @@ class FunctionOperator(CallOperator):
             yield from (({axis: size}, detail) for size in below(getattr(problem, axis), sizes))
 
     def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> Any:
-        del problem, exposed, of, exponent
         return self._no_oracle
 
     def reference(
@@ -248,7 +243,6 @@ class FunctionOperator(CallOperator):
         return f"{self.name} has no oracle: it is judged by laws"
 
     def output_format(self, output: str, contract: Any, io: Format) -> Format:
-        del output, contract
         return io
 
     @abc.abstractmethod
@@ -263,7 +257,6 @@ class FunctionOperator(CallOperator):
         return adapter.supports(problem)
 
     def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
-        del backward
         return self.within(adapter, problem)
 
     def within(self, adapter: Adapter, problem: Any) -> Any:
@@ -302,7 +295,6 @@ class FunctionOperator(CallOperator):
 
     def advice(self, fault: CallError, adapter: Adapter, problem: Any) -> str:
         """What to change in the kernel or declaration, for failures that the operator knows."""
-        del fault, adapter, problem
         return ""
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:

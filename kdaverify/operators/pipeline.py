@@ -123,7 +123,6 @@ class PipelineOperator(CallOperator):
     def reference(
         self, call: TensorCall, contract: StorageContract, io: Format, *, cuts: tuple[int, ...] = ()
     ) -> Reference:
-        del cuts
         return self._reference(self.run, PassInputs(call), contract, lambda _: io)
 
     def gradient_reference(
@@ -140,7 +139,6 @@ class PipelineOperator(CallOperator):
         return self._reference(run, x, contract, contract.storage)
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
-        del profile
         pairs = [(dtype, name) for dtype in adapter.dtypes for name in self.laws()]
         return [(f"{dtype}-{name}", (name, dtype)) for dtype, name in pairs]
 
@@ -196,13 +194,11 @@ class PipelineOperator(CallOperator):
         )
 
     def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
-        del output, contract
         return io
 
     def loss(
         self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int
     ) -> dict[str, Tensor]:
-        del of
         return normal_cotangents(self, problem, problem.inputs(), exposed, exponent)
 
     def place(self, output: str, index: tuple[int, ...], call: TensorCall) -> ElementPlace:

@@ -49,7 +49,6 @@ class PipelineKernel(WatchedAdapter):
         return StorageContract(f"{self.op}-{dtype}", io, FORMATS["fp32"], returned)
 
     def supports(self, problem: Any) -> str | None:
-        del problem
         return None
 
     def received(self, inputs: TensorCall) -> TensorCall:

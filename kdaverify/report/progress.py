@@ -41,7 +41,6 @@ class ProgressBar:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
-        del node
         self._begin(len(ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

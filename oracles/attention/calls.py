@@ -131,7 +131,6 @@ class RequestsCall(TensorCall):
 
     def as_read(self, rows: Rounding, scales: Rounding) -> Self:
         """The call with what it dequantises rounded, scales too; itself if nothing is quantised."""
-        del rows, scales
         return self
 
     def _segment(self, at: RequestSpan, k: Tensor, v: Tensor) -> Segment:

@@ -122,7 +122,6 @@ class AscendPto(WatchedAdapter):
         return "at least one token" if problem.T == 0 else super().supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
-        del problem
         return OUTPUTS if self._options.final_state == SNAPSHOT else OUTPUTS[:1]
 
     def received(self, inputs: Inputs) -> Inputs:

@@ -128,7 +128,6 @@ class Declared(Adapter):
         return self._kernel.forward(inputs)
 
     def gradients(self, inputs: Any, cotangents: Cotangents) -> Gradients[Any]:
-        del inputs, cotangents
         raise ForwardOnlyError(
             "calls go to the kernel as files and come back as files, which carry outputs and no"
             " gradients"

@@ -66,11 +66,9 @@ class FlaPort(WatchedAdapter):
         return self._contracts[dtype]
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        del dtype
         return self._stages
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        del dtype
         return self._activations
 
     def forward(self, inputs: Inputs) -> Output:

@@ -49,7 +49,6 @@ class MlaDecodeOperator(SoftmaxOperator):
     sizes = {"d_v": (1, 2, 4, 8, 16), "page": (1, 4, 16)}  # noqa: RUF012
 
     def arguments(self, call: MlaDecodeCall, takes: FunctionTakes) -> dict[str, Any]:
-        del takes
         return {name: getattr(call, name) for name in (*self.positional, *self.keywords)}
 
     def fit(self, problem: MlaDecodeProblem, takes: FunctionTakes) -> MlaDecodeProblem:

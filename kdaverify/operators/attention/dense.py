@@ -62,7 +62,6 @@ class AttentionOperator(SoftmaxOperator):
         return f"layout='packed', but the signature does not name {' and '.join(sorted(OFFSETS))}"
 
     def arguments(self, call: AttentionCall, takes: FunctionTakes) -> dict[str, Any]:
-        del takes
         rows = [x[0] if call.packed else x for x in (call.q, call.k, call.v)]
         return {
             **dict(zip(self.positional, rows, strict=True)),

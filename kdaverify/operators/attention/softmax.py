@@ -85,7 +85,6 @@ class TolerancesOperator(BoundedOperator):
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
-        del names, final_state
         return outputs(words)
 
     def _reference(

@@ -83,7 +83,6 @@ class SparseOperator(SoftmaxOperator):
         return super().undifferentiated(takes, declared=declared)
 
     def arguments(self, call: SparseCall, takes: FunctionTakes) -> dict[str, Any]:
-        del takes
         return {name: getattr(call, name) for name in (*self.positional, *self.keywords)}
 
     def fit(self, problem: SparseProblem, takes: FunctionTakes) -> SparseProblem:
@@ -208,7 +207,6 @@ class SparseOperator(SoftmaxOperator):
         return ElementPlace(index, words, f"a slot that lists name {times} times")
 
     def _where(self, call: SparseCall, b: int, row: int, *, keys: bool = False) -> str:
-        del call, keys
         return f"request {b}, query {row}"
 
 

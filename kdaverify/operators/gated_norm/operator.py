@@ -73,11 +73,9 @@ class GatedNormOperator(BoundedOperator):
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
-        del names, words, final_state
         return SIGNATURE.returned
 
     def arguments(self, call: GatedNormCall, takes: FunctionTakes) -> dict[str, Any]:
-        del takes
         x, gate = (_flat(tensor, call.rank) for tensor in (call.x, call.gate))
         return {
             "x": x,
@@ -90,7 +88,6 @@ class GatedNormOperator(BoundedOperator):
     def canonical(
         self, name: str, value: Tensor, call: GatedNormCall, takes: FunctionTakes
     ) -> Tensor:
-        del takes
         flat = _flat(call.x, call.rank).shape
         return value.view_as(call.x) if name == "y" and value.shape == flat else value
 
@@ -186,7 +183,6 @@ class GatedNormOperator(BoundedOperator):
 
     def place(self, output: str, index: tuple[int, ...], call: GatedNormCall) -> ElementPlace:
         """Row and column, and what made the element."""
-        del output
         if len(index) == 1:
             return ElementPlace(
                 index, f"column {index[0]}", f"a sum over {call.x[..., 0].numel()} rows"

@@ -85,7 +85,6 @@ class KdaOperator(CallOperator):
         return AXES["named"](adapter, profile)
 
     def random(self, adapter: Adapter, dtype: str, bounds: Bounds) -> SearchStrategy[Problem]:
-        del adapter
         return problems(dtype=dtype, **bounds)
 
     def axes(self) -> Mapping[str, Axis]:

@@ -62,7 +62,6 @@ class LayerOperator(FunctionOperator):
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
-        del names, words, final_state
         return SIGNATURE.returned
 
     def beside(self, words: Mapping[str, Any]) -> tuple[str, ...]:
@@ -77,13 +76,11 @@ class LayerOperator(FunctionOperator):
         return f"widths: wanted the one width of hidden, such as widths=64, got {given}"
 
     def arguments(self, call: LayerCall, takes: FunctionTakes) -> dict[str, Any]:
-        del takes
         return {"hidden": call.hidden}
 
     def invoked(
         self, function: Any, call: LayerCall, takes: FunctionTakes, unknown: Mapping[str, Any]
     ) -> Any:
-        del unknown
         options = {name: takes.words[name] for name in self.functions}
         return ScheduledLayer(function, takes.names, **options).run(call)
 
@@ -123,7 +120,6 @@ class LayerOperator(FunctionOperator):
         return st.fixed_dictionaries(fields).map(lambda drawn: _problem(dtype, drawn))
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
-        del adapter, profile
         return {"calls": "a layer is called in schedules of its own: see its laws"}
 
     def outside(self, adapter: Adapter) -> tuple[str, ...]:
@@ -133,7 +129,6 @@ class LayerOperator(FunctionOperator):
 
     def place(self, output: str, index: tuple[int, ...], call: LayerCall) -> ElementPlace:
         """A token by its place in its own sequence."""
-        del output
         (b, t, column), before = index, 0
         if call.cu_seqlens is not None:
             b = int(torch.searchsorted(call.cu_seqlens, t, right=True)) - 1

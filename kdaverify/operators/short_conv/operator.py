@@ -98,7 +98,6 @@ class ShortConvOperator(BoundedOperator):
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
-        del words
         if final_state and "initial_state" in names:
             return SIGNATURE.returned
         return SIGNATURE.returned[:1]
@@ -156,7 +155,6 @@ class ShortConvOperator(BoundedOperator):
         )
 
     def advice(self, fault: CallError, adapter: Adapter, problem: ShortConvProblem) -> str:
-        del adapter, problem
         states = fault.output == STATE and fault.status is Status.SHAPE
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
 

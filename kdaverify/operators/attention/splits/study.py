@@ -56,7 +56,6 @@ class CutDesign(OnlineDesign):
     at: tuple[Span, ...] = ()
 
     def spans(self, s_k: int) -> list[Span]:
-        del s_k
         return [*self.at]
 
 
