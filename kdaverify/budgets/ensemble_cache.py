@@ -84,7 +84,7 @@ def source() -> str:
 
 def _pack(errors: Mapping[str, EnsembleErrors]) -> bytes:
     arrays = {
-        f"{output}.{name}": _array(value)
+        f"{output}.{name}": torch.as_tensor(value, dtype=torch.float64).cpu().numpy()
         for output, found in errors.items()
         for name, value in _values(found)
     }
@@ -100,10 +100,6 @@ def _values(found: EnsembleErrors) -> Iterator[tuple[str, Any]]:
             yield part, value
         else:
             yield from ((f"{part}.{name}", getattr(value, name)) for name in NAMES[kind])
-
-
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    return torch.as_tensor(value, dtype=torch.float64).cpu().numpy()
 
 
 def _unpack(payload: bytes, device: torch.device) -> Errors:

@@ -136,7 +136,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
     rounded = [
         run
         for run in (question.run(**way) for way in _ways(question))
-        if _is_finite(run, question.gives)
+        if all(bool(torch.isfinite(run[name]).all()) for name in question.gives)
     ]
     if not rounded:
         raise ContractOverflow(
@@ -263,10 +263,6 @@ def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
         lambda noise, calls, rounding: [once(noise, rounding) for _ in range(calls)], rng
     )
     return [dict(zip(question.gives, run, strict=True)) for run in drawn]
-
-
-def _is_finite(run: dict[str, Tensor], names: tuple[str, ...]) -> bool:
-    return all(bool(torch.isfinite(run[name]).all()) for name in names)
 
 
 def _enclosure(name: str, exact: Tensor, question: StageQuestion) -> Enclosure:

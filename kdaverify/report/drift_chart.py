@@ -41,7 +41,7 @@ def chart(growth: Growth) -> Text:
             if row(error) == i:
                 text.append(
                     POINT if column % STEP == 0 else BETWEEN,
-                    style="bold red" if _over(growth, column) else "bold green",
+                    style="bold red" if bool(growth.used[column // STEP] > 1) else "bold green",
                 )
             else:
                 text.append(
@@ -61,10 +61,6 @@ def _between(errors: Sequence[float]) -> list[float]:
     """log10 of the errors, with STEP - 1 values between two of them."""
     logs = [math.log10(error) for error in errors]
     return [a + (b - a) * i / STEP for a, b in pairwise(logs) for i in range(STEP)] + logs[-1:]
-
-
-def _over(growth: Growth, column: int) -> bool:
-    return bool(growth.used[column // STEP] > 1)
 
 
 def _labels(lengths: Sequence[int]) -> str:

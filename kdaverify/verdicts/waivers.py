@@ -160,7 +160,7 @@ def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
         pl.col("status").is_in([status.value for status in Status if status.rejects])
     )
     found = [
-        (number, _statistic(status, statistic), ratio, identity(about))
+        (number, statistic if status in COMPARED else status, ratio, identity(about))
         for number, status, statistic, ratio, *about in wrong.select(
             "number", "status", "statistic", "ratio", *FIELDS
         ).iter_rows()
@@ -178,10 +178,6 @@ def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
         if not held[-1].fault:
             forgiven.update(number for number, _ in matched)
     return Waived(frozenset(forgiven), tuple(held))
-
-
-def _statistic(status: str, statistic: str | None) -> str | None:
-    return statistic if status in COMPARED else status
 
 
 def _fault(waiver: Waiver, ratios: list[float | None], today: date) -> str:

@@ -231,7 +231,7 @@ class ShortConv:
         made = made.returned(y, self.precision.result)
         final = self.taps.last(self._x, self._state)
         return {
-            "y": (self._placed(y), self._of_rows(made)),
+            "y": (self._placed(y), made.mapped(self._placed)),
             "final_state": (final, RoundingError.none(final)),
         }
 
@@ -344,9 +344,6 @@ class ShortConv:
     def _placed(self, rows: Tensor) -> Tensor:
         """Rows of sequences in the shape of x, zeros elsewhere."""
         return torch.zeros_like(self._x).index_copy_(0, self.taps.rows, rows).view_as(self.wide.x)
-
-    def _of_rows(self, error: RoundingError) -> RoundingError:
-        return error.mapped(self._placed)
 
     def _viewed(self, error: RoundingError) -> RoundingError:
         return error.mapped(lambda x: x.view_as(self.wide.x))

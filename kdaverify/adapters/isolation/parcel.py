@@ -78,17 +78,13 @@ def unpack(parcels: Mapping[str, Parcel] | NonTensor, inputs: TensorCall, arena:
 
 def _unpacked(parcel: Parcel, inputs: TensorCall, arena: Arena) -> Any:
     if isinstance(parcel, ArenaSlot):
-        return arena.view(parcel).to(_device(inputs), copy=True)
+        return arena.view(parcel).to(next(iter(inputs.tensors().values())).device, copy=True)
     if isinstance(parcel, View):
         source = getattr(inputs, parcel.name)
         start = source.storage_offset() * source.itemsize // parcel.dtype.itemsize + parcel.offset
         empty = torch.empty(0, dtype=parcel.dtype, device=source.device)
         return empty.set_(source.untyped_storage(), start, parcel.shape, parcel.stride)
     return None if parcel is None else _likeness(parcel)
-
-
-def _device(inputs: TensorCall) -> torch.device:
-    return next(iter(inputs.tensors().values())).device
 
 
 def _view(value: Tensor, inputs: TensorCall) -> View | None:

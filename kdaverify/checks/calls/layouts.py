@@ -142,7 +142,7 @@ def _wide(_: str, tensor: Tensor, __: int) -> Tensor:
     apart = 2 * WRAP // (tensor.shape[axis] - 1) + 1
     stride = [
         apart * (tensor.shape[axis] if place < axis else 1) if place <= axis else own
-        for place, own in enumerate(_strides(tensor))
+        for place, own in enumerate(torch.empty(tensor.shape, device="meta").stride())
     ]
     room = (WRAP + apart * tensor.shape[axis]) * tensor.itemsize
     memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
@@ -151,10 +151,6 @@ def _wide(_: str, tensor: Tensor, __: int) -> Tensor:
         .as_strided(tensor.shape, stride, WRAP)
         .copy_(tensor)
     )
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    return torch.empty(tensor.shape, device="meta").stride()
 
 
 LAYOUTS: Final = {

@@ -67,10 +67,6 @@ def _sorted_counts(ids: Tensor) -> Tensor:
     return found[1:]
 
 
-def _behind(count: Tensor, ids: Tensor) -> Tensor:
-    return torch.arange(1, len(ids)) >= count
-
-
 RIGHT_BY_IDS = by_ids(changes)
 BROKEN_BY_IDS: dict[str, dict[str, Callable[[], Adapter]]] = {
     "renumbered": {
@@ -84,7 +80,7 @@ BROKEN_BY_IDS: dict[str, dict[str, Callable[[], Adapter]]] = {
     },
     "padding-by-ids": {
         "as many tokens as are no padding are read": lambda: by_ids(
-            changes, drops=lambda ids: _behind((ids >= 0).sum(), ids)
+            changes, drops=lambda ids: torch.arange(1, len(ids)) >= (ids >= 0).sum()
         ),
         "what follows padding starts no sequence": lambda: by_ids(
             lambda ids: changes(ids) & (ids[:-1] >= 0)
