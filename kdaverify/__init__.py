@@ -22,19 +22,9 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "ActivationCall",
-    "Adapter",
-    "Contract",
-    "Conventions",
-    "Output",
-    "Problem",
-    "Verdict",
-    "contract_from_name",
-    "delta_product",
-    "find",
-    "kernel",
-    "suites_folder",
-]
+    "ActivationCall", "Adapter", "Contract", "Conventions", "Output", "Problem", "Verdict",
+    "contract_from_name", "delta_product", "find", "kernel", "suites_folder",
+]  # fmt: skip
 
 # Loaded at first use: pytest imports this package in every session of an environment it is
 # installed in, torch takes seconds.

@@ -9,16 +9,6 @@ from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import InputError, Inputs
 
 __all__ = [
-    "AnswerCache",
-    "CertifiedOutputs",
-    "Cotangents",
-    "Enclosure",
-    "GradientAnswer",
-    "Gradients",
-    "InputError",
-    "Inputs",
-    "UncertifiedError",
-    "cached",
-    "certify",
-    "certify_gradients",
-]
+    "AnswerCache", "CertifiedOutputs", "Cotangents", "Enclosure", "GradientAnswer", "Gradients",
+    "InputError", "Inputs", "UncertifiedError", "cached", "certify", "certify_gradients",
+]  # fmt: skip

@@ -10,16 +10,6 @@ from kdaverify.adapters.kernel_adapter import KernelAdapter
 from kdaverify.adapters.registry import Listing, find, shipped
 
 __all__ = [
-    "CANONICAL",
-    "Adapter",
-    "AdapterError",
-    "ConventionError",
-    "Conventions",
-    "KernelAdapter",
-    "Listing",
-    "Output",
-    "WrongKernelError",
-    "find",
-    "kernel",
-    "shipped",
-]
+    "CANONICAL", "Adapter", "AdapterError", "ConventionError", "Conventions", "KernelAdapter",
+    "Listing", "Output", "WrongKernelError", "find", "kernel", "shipped",
+]  # fmt: skip

@@ -26,21 +26,9 @@ from kdaverify.operators.function import FunctionOperator, FunctionTakes
 from oracles.autograd import ForwardOnlyError, derivatives, leaves_of
 
 SHARED: Final = (
-    "name",
-    "contract",
-    "dtypes",
-    "widths",
-    "device",
-    "isolate",
-    "deterministic",
-    "gradients",
-    "final_state",
-    "step",
-    "supports",
-    "proof",
-    "environment",
-    "missing",
-)
+    "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients",
+    "final_state", "step", "supports", "proof", "environment", "missing",
+)  # fmt: skip
 """Options of the decorator that mean the same for every operator."""
 
 

@@ -49,24 +49,11 @@ from oracles.stages import Named, defined, region
 
 # Conforming forms that give tensors of the same name another meaning: their error is no stage's.
 _OTHER_MEANING = (
-    residual_wy,
-    residual_state,
-    unsolved,
-    substituted_state,
-    scaled_wy,
-    scaled_output,
-    column_scores,
-    column_wy,
-    column_output,
-    difference_scores,
-    difference_wy,
-    difference_state,
-    difference_output,
-    factored_residual_wy,
-    scalar_decay.residual_wy,
-    scalar_decay.residual_state,
+    residual_wy, residual_state, unsolved, substituted_state, scaled_wy, scaled_output,
+    column_scores, column_wy, column_output, difference_scores, difference_wy, difference_state,
+    difference_output, factored_residual_wy, scalar_decay.residual_wy, scalar_decay.residual_state,
     scalar_decay.substituted_state,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

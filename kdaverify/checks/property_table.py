@@ -107,7 +107,6 @@ class Property:
 
 _EVERY: Final = ("delta", "general")
 _UNCUT: Final = "tested on one uncut run"
-# fmt: off
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", tier=Tier.PLAIN, seconds=0.005),
     Property("forward", "checks.forward:forward", tier=Tier.PLAIN, groups=_EVERY, plain="forward",
@@ -166,8 +165,7 @@ _ALL: Final = (
              seconds=0.02),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
     Property("calls", "checks.calls:calls", tier=Tier.RULES, relates=True, groups=_EVERY),
-)
-# fmt: on
+)  # fmt: skip
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})
 """By name, in the order in which failures are reported: the conventions; a plain forward; the

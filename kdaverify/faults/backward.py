@@ -113,7 +113,6 @@ def _garbage_of_a_bad_configuration(b: ChunkGradients, random: torch.Generator) 
     b.dq, b.dk, b.dG = (torch.where(struck, 1e4 + x, x) for x in (b.dq, b.dk, b.dG))
 
 
-# fmt: off
 FAULTS: Final = (
     _backward("SO8", "no gradient through the inverse", "tile-ai/TileOPs#632 (3)", "A",
               "two tokens or more", ("dk", "dbeta", "dg"), backwards(wy_bwd=_inverse_as_a_constant),
@@ -154,5 +153,4 @@ FAULTS: Final = (
     _backward("DESIGN-f", "one stage of the backward ignores the offsets", "design document", "B",
               "a pack of several sequences", ("dq", "dk", "dg"),
               backwards(dqkwg=_states_of_another_sequence, when=packed)),
-)
-# fmt: on
+)  # fmt: skip

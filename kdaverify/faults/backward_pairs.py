@@ -62,7 +62,6 @@ def _graph_cut(c: Chunk) -> None:
     c.kg = c.store("kg", c.tokens.k.detach() * c.decay(slice(-1, None), slice(None)))
 
 
-# fmt: off
 FAULTS: Final = (
     _pairs("A12", "the backward masks decays by multiplication", "fla-org/fla@6cc3736b", "A",
            "gates that sum to more than 88 nats in 16 tokens", ("dq", "dk"),
@@ -87,5 +86,4 @@ FAULTS: Final = (
     _pairs("B30", "value heads that share a key head are not summed", "flashserve/fla-npu@654c9902",
            "A", "more value than key heads", ("dq", "dk"),
            backwards_per_call(_last_head_of_the_group)),
-)
-# fmt: on
+)  # fmt: skip

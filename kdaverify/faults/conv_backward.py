@@ -112,7 +112,6 @@ class StridesOfTheGradient(Parts):
 
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
-# fmt: off
 FAULTS: Final = (
     _conv("CONV-C1", "the weight's gradient sums rows that nobody wrote", "fla-org/fla#955 (open)",
           "B", "a pack", ("dweight",), lambda _: UnwrittenRows(**vars(RIGHT))),
@@ -123,5 +122,4 @@ FAULTS: Final = (
           "class: strides of incoming gradients", "B",
           "an incoming gradient that is expanded or transposed, an initial state",
           ("d_initial_state",), lambda _: StridesOfTheGradient(**vars(RIGHT))),
-)
-# fmt: on
+)  # fmt: skip

@@ -75,7 +75,6 @@ class FirstEntries(Parts):
 
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
-# fmt: off
 FAULTS: Final = (
     _conv("CONV-taps", "a window holds the last four tokens", "class: widths past those of models",
           "B", "more than four taps", ("y",), lambda _: RIGHT.replaced(take=last_four)),
@@ -94,5 +93,4 @@ FAULTS: Final = (
           "class: short sequences in large batches", "B",
           "more than 16 batch entries of fewer than W tokens", ("dweight",),
           lambda _: FirstEntries(**vars(RIGHT))),
-)
-# fmt: on
+)  # fmt: skip

@@ -84,7 +84,6 @@ class WholeTiles(Parts):
 
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
-# fmt: off
 FAULTS: Final = (
     _conv("CONV-C4", "sequence ids of the last tile are not read",
           "Dao-AILab/causal-conv1d#67, #101", "B", "a sequence that begins in the last tile",
@@ -115,5 +114,4 @@ FAULTS: Final = (
     _conv("CONV-tiles", "batch entries of whole tiles are one sequence", "class: tiles and batches",
           "B", "several batch entries, tokens a multiple of 32", ("y",),
           lambda _: WholeTiles(**vars(RIGHT))),
-)
-# fmt: on
+)  # fmt: skip

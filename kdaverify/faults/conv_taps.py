@@ -52,7 +52,6 @@ def by_complement(z: Tensor, name: str | None) -> Tensor:
 
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
-# fmt: off
 FAULTS: Final = (
     _conv("CONV-C3", "element offsets wrap inside the buffer", "Dao-AILab/causal-conv1d#114", "F",
           "more than 32 tokens", ("y",), lambda _: RIGHT.replaced(take=wrapped)),
@@ -71,5 +70,4 @@ FAULTS: Final = (
     _conv("CONV-rows", "rows are counted in 16 bits",
           "class: index width, grids of at most 65,535 programs", "F", "more than 65,536 tokens",
           ("y",), lambda _: RIGHT.replaced(take=counted_in_16_bits)),
-)
-# fmt: on
+)  # fmt: skip

@@ -46,7 +46,6 @@ def _resets_summed(c: Chunk) -> None:
     c.G, c.resets = c.store("G", c.tokens.g.cumsum(-2)), None
 
 
-# fmt: off
 FAULTS: Final = (
     _cumsum("GA2", "the kernel takes the logarithm of what is one already",
             "flashinfer-ai/flashinfer#2490", "A", "any gate", ("o", "final_state"),
@@ -64,5 +63,4 @@ FAULTS: Final = (
             staged(cumsum=_masked_rows_at_zero, when=packed)),
     _cumsum("GA22", "differences of -inf", "flashserve/fla-npu#543", "A", "a gate of -inf",
             ("o", "final_state"), staged(cumsum=_resets_summed)),
-)
-# fmt: on
+)  # fmt: skip

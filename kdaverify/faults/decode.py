@@ -91,7 +91,6 @@ def _state_in_the_inputs_type(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return o, final.to(x.q.dtype).to(final.dtype)
 
 
-# fmt: off
 FAULTS: Final = (
     _decode("GA10", "decode rounds beta to 16 bits",
             "sgl-project/sglang#38975,#38977; vllm-project/vllm#53877", "C",
@@ -115,5 +114,4 @@ FAULTS: Final = (
     _decode("S12", "decode leaves the state in the type of its inputs", "ollama/ollama#15865", "C",
             "decode with 16-bit inputs", ("final_state",), stepped(_state_in_the_inputs_type),
             dtypes=("bf16", "fp16"), graded=True),
-)
-# fmt: on
+)  # fmt: skip

@@ -128,7 +128,6 @@ def _width_not_compiled(_: PatchedPipeline, x: Inputs) -> Outputs:
     raise RuntimeError(f"no kernel was compiled for K = {x.K}, V = {x.V}")
 
 
-# fmt: off
 FAULTS: Final = (
     _entry("B12", "gradients of padding are left unwritten", "QwenLM/FlashQLA@646949d", "B",
            "tokens past the last offset", ("dg", "dbeta"),
@@ -162,5 +161,4 @@ FAULTS: Final = (
            "more than 65535 sequences times heads", ("call",), called(_grid_too_large)),
     _entry("L8", "a width was never compiled", "inclusionAI/cuLA#41", "F", "K = 64", ("call",),
            called(_width_not_compiled, when=lambda x: x.K == 64)),
-)
-# fmt: on
+)  # fmt: skip

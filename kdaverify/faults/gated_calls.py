@@ -126,7 +126,6 @@ def _larger_of_norm_and_eps(wide: Tensor, eps: float) -> Tensor:
 
 
 _OUTPUTS: Final = ("o", "final_state")
-# fmt: off
 FAULTS: Final = (
     _gdn("GDN-D11", "gates and write strengths are those of the token before",
          "vllm-project/vllm#51812", "B", "two tokens or more", _OUTPUTS,
@@ -179,5 +178,4 @@ FAULTS: Final = (
          activated(partial(normalised_by, _larger_of_norm_and_eps)), "l2norm"),
     _gdn("GDN-L12", "two quarters of the sequence are swapped", "NVIDIA/Megatron-LM#5664 (review)",
          "B", "four tokens or more", ("o",), called(_quarters_swapped, when=dense), "entry"),
-)
-# fmt: on
+)  # fmt: skip

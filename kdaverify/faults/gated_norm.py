@@ -174,7 +174,6 @@ def planted(norm: Norm | None, fault: Fault) -> Any:
 
 
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY)
-# fmt: off
 FAULTS: Final = (
     _norm("NORM-N1", "SiLU for the sigmoid gate", "vllm-project/vllm#40245", "A", "a sigmoid gate",
           ("y",), lambda _: lambda x, z, w, eps, _: right(x, z, w, eps, "silu")),
@@ -211,5 +210,4 @@ FAULTS: Final = (
             lambda x, z, w, eps, name: right(x, z, w + (w.mean() < 0.3).to(w.dtype), eps, name)
         ),
     ),
-)
-# fmt: on
+)  # fmt: skip

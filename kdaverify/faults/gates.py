@@ -62,7 +62,6 @@ def _in_16_bits(strength: float) -> Mapping[str, ActivationCall]:
     return {op: narrow(op) for op in ("gate_softplus", "gate_bounded")}
 
 
-# fmt: off
 FAULTS: Final = (
     _gate("GA8", "softplus overflows", "dogkeeper886/ollama37#26 (a)", "A", "z above 88", ("g",),
           activated(_unguarded)),
@@ -70,5 +69,4 @@ FAULTS: Final = (
           "any logits", ("g", "beta"), activated(left_out), graded=True),
     _gate("H29", "the gate is computed in 16 bits", "vllm-project/vllm-ascend#6695 (comment)", "C",
           "any logits", ("g",), activated(_in_16_bits), graded=True),
-)
-# fmt: on
+)  # fmt: skip

@@ -48,7 +48,6 @@ def _heads_of_other_ranks(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, q=q, k=k, v=v))
 
 
-# fmt: off
 FAULTS: Final = (
     _layout("S15", "strides of the state are ignored", "flashserve/fla-npu@833fb6d7, #317, #362",
             "E", "an initial state that is not contiguous", ("o", "final_state"),
@@ -65,5 +64,4 @@ FAULTS: Final = (
     _layout("P9", "heads are dealt to ranks from [Q | K | V] as one tensor",
             "sgl-project/sglang-jax@f6063119", "B", "an even number of channels in q, k and v",
             ("o",), called(_heads_of_other_ranks)),
-)
-# fmt: on
+)  # fmt: skip

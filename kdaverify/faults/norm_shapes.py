@@ -76,7 +76,6 @@ def dense_rows(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor
 
 
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
-# fmt: off
 FAULTS: Final = (
     _norm(id="NORM-square", title="means of rows are broadcast along columns",
           reference="class: axes recognised by their size", trigger="as many rows as columns",
@@ -89,5 +88,4 @@ FAULTS: Final = (
           reference="class: strides of inputs, in the backward",
           trigger="a gate of three axes whose leading two are swapped in memory",
           outputs=("dgate",), patch=lambda _: dense_rows),
-)
-# fmt: on
+)  # fmt: skip

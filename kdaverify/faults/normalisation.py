@@ -56,7 +56,6 @@ def _derived_with(eps: float, strength: float) -> Mapping[str, ActivationCall]:
     return {"l2norm": replace(_RIGHT, backward=backward)}
 
 
-# fmt: off
 FAULTS: Final = (
     _l2norm("P1", "eps is added to the mean of squares", "ml-explore/mlx-lm#1624", "A",
             "rows of norm 1e-2 and less", ("y",),
@@ -69,5 +68,4 @@ FAULTS: Final = (
     _l2norm("B34", "eps of the backward is another one", "AI-Hypercomputer/maxtext#5098 (review)",
             "A", "rows of norm 1e-2 and less", ("dx",),
             activated(partial(_derived_with, _BACKWARD_EPS)), graded=True),
-)
-# fmt: on
+)  # fmt: skip

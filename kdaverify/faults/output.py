@@ -117,7 +117,6 @@ def _rows_one_head_apart(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return straight(o, flat.view(o.shape)), final
 
 
-# fmt: off
 FAULTS: Final = (
     _output("O1", "the state is read transposed", "vllm-project/vllm#40956,#41292", "A",
             "K = V; three chunks or an initial state", ("o",), staged(output=_state_transposed),
@@ -151,5 +150,4 @@ FAULTS: Final = (
     _output("X7", "what the next chunk needs is stored only on request",
             "flashinfer-ai/flashinfer#50", "A", "no final state requested, two chunks", ("o",),
             _carried_only_on_request),
-)
-# fmt: on
+)  # fmt: skip

@@ -134,7 +134,6 @@ def _stale_state_of_an_empty_sequence(setting: Setting) -> Patch:
     return Patch(forward=forward)
 
 
-# fmt: off
 FAULTS: Final = (
     _packing("V1", "every chunk is taken for a sequence of its own", "fla-org/fla@e2a67879", "B",
              "a pack with a sequence of two chunks", ("o", "final_state"),
@@ -169,5 +168,4 @@ FAULTS: Final = (
     _packing("V14", "a tail with an empty lane never ends", "flashserve/fla-npu lessons 17.4", "F",
              "a pack with a tail of at most 32 tokens", ("call",),
              called(_flags_unbalanced, when=packed)),
-)
-# fmt: on
+)  # fmt: skip

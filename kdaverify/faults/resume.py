@@ -140,7 +140,6 @@ def _transitions_in_16_bits(setting: Setting) -> Patch:
     return Patch(stages=lambda _: table)
 
 
-# fmt: off
 FAULTS: Final = (
     _resume("S3", "a new request inherits the state of the last one",
             "vllm-project/tpu-inference#2408,#2431", "E",
@@ -179,5 +178,4 @@ FAULTS: Final = (
             dtypes=("bf16",), graded=True),
     _resume("DESIGN-b", "a partial chunk is dropped from the state", "design document", "B",
             "a length that is no multiple of 64", ("final_state",), called(_partial_chunk_dropped)),
-)
-# fmt: on
+)  # fmt: skip

@@ -97,7 +97,6 @@ def _gates_of_the_chunk_before(_: Inputs) -> Stages:
     return replace(FORWARD, cumsum=cumsum)
 
 
-# fmt: off
 FAULTS: Final = (
     _gdn("GDN-D1", "pairs without any decay between them vanish", "fla-org/fla#104, #389, #463",
          "A", "gates of exactly 0", ("o", "final_state"), _pairs_as(WithoutZeroDifferences),
@@ -124,5 +123,4 @@ FAULTS: Final = (
     _gdn("GDN-D34", "the decay comes in 16 bits: above 0.998 it is 1",
          "ml-explore/mlx-swift-lm#317; osaurus-ai/vmlx-swift#433", "C", "slow gates",
          ("o", "final_state"), staged(right=FORWARD, cumsum=_alpha_in_16_bits), "cumsum"),
-)
-# fmt: on
+)  # fmt: skip

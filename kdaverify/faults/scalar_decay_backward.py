@@ -138,7 +138,6 @@ def _of_the_last_token(derive: Derive, x: Inputs, given: Cotangents) -> Gradient
     return replace(found, **kept)
 
 
-# fmt: off
 FAULTS: Final = (
     Fault("DN-D16", "without gates dk is not written, and dbeta lacks what passes through the keys",
           "fla-org/fla#862, #863", "A", "no gate", ("dk", "dbeta"), _backwards(wy_bwd=_ungated),
@@ -173,5 +172,4 @@ FAULTS: Final = (
          "fla-org/fla@4889a8b9", "B",
          "a length that is no multiple of 64, gates that sum to more than 88 nats", ("dg",),
          _backwards(dqkwg=seen_as_backward(_PadsByMultiplication, BACKWARD.dqkwg)), "backward"),
-)
-# fmt: on
+)  # fmt: skip

@@ -115,7 +115,6 @@ def _garbage_in_the_tail(c: Chunk) -> None:
 _STRONG = "gates that sum to more than 88 nats in a chunk"
 _DEEP = "gates below -88 in one step"
 
-# fmt: off
 FAULTS: Final = (
     _scores("GA4", "exp(-G) is materialised, for scores and keys alike", "MoonshotAI/FlashKDA#7",
             "A", _STRONG, ("o", "final_state"),
@@ -171,5 +170,4 @@ FAULTS: Final = (
     _scores("DESIGN-g", "columns counted from the start of the pack", "design document", "B",
             "a sequence after one whose length is no multiple of 64", ("Aqk", "Akk", "o"),
             per_call(_columns_from_the_pack_start)),
-)
-# fmt: on
+)  # fmt: skip

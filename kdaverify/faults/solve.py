@@ -45,7 +45,6 @@ def _upper_triangle(c: Chunk) -> None:
     c.R = c.store("R", by_library(transposed(c.Akk).tril(-1)))
 
 
-# fmt: off
 FAULTS: Final = (
     _solve("SO1", "the series for the inverse stops after two doublings",
            "flashserve/fla-npu@7b8e462b,@6541584c", "A", "coherent keys, beta near 1, slow gates",
@@ -60,5 +59,4 @@ FAULTS: Final = (
     _solve("SO6", "the upper triangle is solved instead of the lower one",
            "dogkeeper886/ollama37#26 (c)", "A", "two tokens or more", ("R", "o"),
            staged(solve=_upper_triangle), graded=True),
-)
-# fmt: on
+)  # fmt: skip

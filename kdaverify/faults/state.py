@@ -130,7 +130,6 @@ def _eps_in_the_logarithm(setting: Setting) -> Patch:
     return Patch(stages=lambda _: table)
 
 
-# fmt: off
 FAULTS: Final = (
     _state("GA3", "the state decays in base 2 what was summed in base e",
            "flashserve/fla-npu@07adc68c (b)", "A",
@@ -179,5 +178,4 @@ FAULTS: Final = (
     _state("DESIGN-h", "state and v_new handed over in 16 bits", "design document", "C",
            "wider inputs, many chunks of slow decay", ("o", "final_state"),
            rounded("bf16", "h", "v_new"), dtypes=("fp32",), graded=True),
-)
-# fmt: on
+)  # fmt: skip

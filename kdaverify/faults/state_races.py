@@ -78,7 +78,6 @@ def _beta_of_the_sequence_before(c: Chunk, random: torch.Generator) -> None:
     STAGES.cumsum(c)
 
 
-# fmt: off
 FAULTS: Final = (
     _state(id="H13", title="the final state is stored one chunk early",
            reference="huawei-csl/megagdn-pto@0bbed65", trigger="calls repeated",
@@ -102,5 +101,4 @@ FAULTS: Final = (
     _state(id="H27", title="a tail is computed from what has not arrived",
            reference="flashserve/fla-npu#440,#441", trigger="a pack with tails, one call in ten",
            outputs=("o",), patch=at_random(0.1, output=_stale_tail, when=packed)),
-)
-# fmt: on
+)  # fmt: skip

@@ -45,7 +45,6 @@ def _operand_clobbered(c: Chunk) -> None:
         c.u = torch.cat((first, c.store("u", second)), dim=-1)
 
 
-# fmt: off
 FAULTS: Final = (
     _wy("WU2", "w of padded chunks overruns u",
         "vllm-project/vllm-ascend#16180,#16087,#16283,#17109", "B",
@@ -55,5 +54,4 @@ FAULTS: Final = (
         ("w", "u", "o"), at_random(0.25, wy=_huge_tile)),
     _wy("WU9", "the second tile is multiplied by the product of the first", "fla-org/fla#1113", "D",
         "V above 64", ("u", "o", "dk"), staged(wy=_operand_clobbered), varies=False),
-)
-# fmt: on
+)  # fmt: skip

@@ -28,22 +28,9 @@ from kdaverify.plugin.session import (
 )
 
 __all__ = [
-    "bounds",
-    "judge",
-    "kernel",
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_configure_node",
-    "pytest_generate_tests",
-    "pytest_handlecrashitem",
-    "pytest_report_header",
-    "pytest_runtest_call",
-    "pytest_runtest_makereport",
-    "pytest_runtest_protocol",
-    "pytest_runtest_setup",
-    "pytest_sessionfinish",
-    "pytest_sessionstart",
-    "pytest_terminal_summary",
-    "pytest_unconfigure",
-]
+    "bounds", "judge", "kernel", "pytest_addoption", "pytest_collection_modifyitems",
+    "pytest_configure", "pytest_configure_node", "pytest_generate_tests", "pytest_handlecrashitem",
+    "pytest_report_header", "pytest_runtest_call", "pytest_runtest_makereport",
+    "pytest_runtest_protocol", "pytest_runtest_setup", "pytest_sessionfinish",
+    "pytest_sessionstart", "pytest_terminal_summary", "pytest_unconfigure",
+]  # fmt: skip

@@ -14,23 +14,7 @@ from kdaverify.problems.regimes import REGIMES, Regime
 from kdaverify.problems.strategies import Bounds, problems
 
 __all__ = [
-    "DRAWN_LIMIT",
-    "DTYPES",
-    "EVERYTHING",
-    "PANEL",
-    "PROFILES",
-    "REGIMES",
-    "TORCH",
-    "Bounds",
-    "Domain",
-    "DomainError",
-    "NamedProblem",
-    "Problem",
-    "ProblemError",
-    "Regime",
-    "cost",
-    "cotangents",
-    "panel",
-    "problems",
-    "settings_for",
-]
+    "DRAWN_LIMIT", "DTYPES", "EVERYTHING", "PANEL", "PROFILES", "REGIMES", "TORCH", "Bounds",
+    "Domain", "DomainError", "NamedProblem", "Problem", "ProblemError", "Regime", "cost",
+    "cotangents", "panel", "problems", "settings_for",
+]  # fmt: skip

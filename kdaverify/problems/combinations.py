@@ -41,15 +41,8 @@ _LENGTHS: Final = (1, 40, 128, 209, 1057)
 """One for each level: one token, below a chunk, whole chunks, chunks and a tail, many."""
 _WIDTHS: Final = (16, 24, 33, 64, 100, 128)
 _GATES: Final = (
-    "log-sigmoid",
-    "zero",
-    "slow",
-    "bound-20",
-    "spread",
-    "mixed",
-    "deep-resets",
-    "hard-reset",
-)
+    "log-sigmoid", "zero", "slow", "bound-20", "spread", "mixed", "deep-resets", "hard-reset",
+)  # fmt: skip
 _KEYS: Final = ("random", "coherent-0.9", "identical", "one-hot", "tiny")
 _BETAS: Final = ("uniform", "one", "near-one", "zero", "two")
 _UNUSED: Final = 17

@@ -76,7 +76,6 @@ _INVERSES = (
     " SO8)"
 )
 
-# fmt: off
 _MEMORY: Final = (
     _LONG_MEMORY,
     replace(_LONG_MEMORY, name="long-memory-4096", about="long-memory over 64 chunks, T = 4096",
@@ -92,14 +91,12 @@ _MEMORY: Final = (
                 " resumed: S_T is S_0", exposes="checkpoint of the state in bf16 (H11, S12)",
           problem=posed(T=33, key="random", beta="zero", state="nine-bits"), measures=("spacing",),
           cut=17),
-)
-# fmt: on
+)  # fmt: skip
 """Of what is carried: a memory, kept for a long time or handed over, shows every lost bit. Over
 4,096 tokens the error of S_T was 95 times that of a right kernel where the decay was in bf16, and
 37 times where the state was. On random writes the state corrects itself: the errors of right and
 wrong kernels grow alike."""
 
-# fmt: off
 _WRITES: Final = (
     Probe(name="converged-residual",
           about="S^T k = 4098 from rows of 8192 and 4, v = 4096, one token: each row changes by 1,"
@@ -135,11 +132,9 @@ _WRITES: Final = (
         dtypes=("fp64", "fp32", "bf16"),
         exponent=-20,
     ),
-)
-# fmt: on
+)  # fmt: skip
 """Of what is written: v - S^T k, times beta, into the row of k."""
 
-# fmt: off
 _DECAYS: Final = (
     Probe(name="deep-decay",
           about="63 steps of about -0.5 after a write to one channel, 64 on the state of the"
@@ -176,8 +171,7 @@ _DECAYS: Final = (
           exposes="last gate read past the end of a short chunk, or left out (H6, H7, H8)",
           problem=posed(T=65, key="random", gate="last", beta="zero", state="random"),
           measures=("memory",)),
-)
-# fmt: on
+)  # fmt: skip
 """Of decay: deep, sudden, at the very end, or alone."""
 
 _KEYS: Final = (
@@ -218,7 +212,6 @@ _KEYS: Final = (
 )
 """Of the triangular system: coherent keys, where powers of it grow, and blocks that may be lost."""
 
-# fmt: off
 _LENGTHS: Final = (
     Probe(name="single-tokens",
           about="five sequences of one token, each with a state whose row it overwrites",
@@ -234,8 +227,7 @@ _LENGTHS: Final = (
                 " finds nothing left to write",
           exposes="a tail of one row that skips the carried state (H10, O2, B17)",
           problem=posed(T=129, key="flat", value="repeated"), measures=("spacing",)),
-)
-# fmt: on
+)  # fmt: skip
 """Of lengths: one token, none, and one more than chunks hold."""
 
 PROBES: Final[Mapping[str, Probe]] = {

@@ -15,17 +15,9 @@ SEVERITIES: Final[Mapping[str, str]] = {
 }
 """In order: what each means for a user."""
 FIELDS: Final = (
-    "package",
-    "implementation",
-    "severity",
-    "input",
-    "exact",
-    "got",
-    "mechanism",
-    "consequence",
-    "upstream",
-    "replay",
-)
+    "package", "implementation", "severity", "input", "exact", "got", "mechanism", "consequence",
+    "upstream", "replay",
+)  # fmt: skip
 """The rows of the table that a finding begins with, in this order."""
 RELEASES: Final = "releases"
 """A row that may be there: RELEASE: what its reproduction gave; RELEASE: and so on."""

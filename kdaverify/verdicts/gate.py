@@ -26,27 +26,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 COLUMNS: Final = (
-    "implementation",
-    "property",
-    "op",
-    "dtype",
-    "regime",
-    "case",
-    "detail",
-    "output",
-    "status",
-    "statistic",
-    "ratio",
-    "vacuous",
-    "peers",
-    "recheck",
-    "contract",
-    "device",
-    "mode",
-    "message",
-    "replay",
-    "duration_s",
-)
+    "implementation", "property", "op", "dtype", "regime", "case", "detail", "output", "status",
+    "statistic", "ratio", "vacuous", "peers", "recheck", "contract", "device", "mode", "message",
+    "replay", "duration_s",
+)  # fmt: skip
 """What a decision reads of a record."""
 WORDY: Final = ("message", "replay")
 """Of these, what is kept of verdicts that did not pass."""

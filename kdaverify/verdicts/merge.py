@@ -18,19 +18,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 ORDER: Final = (
-    "implementation",
-    "property",
-    "op",
-    "dtype",
-    "regime",
-    "case",
-    "detail",
-    "output",
-    "device",
-    "mode",
-    "seed",
-    "status",
-)
+    "implementation", "property", "op", "dtype", "regime", "case", "detail", "output", "device",
+    "mode", "seed", "status",
+)  # fmt: skip
 """What rows are ordered by; what is left is ordered by the rest of them."""
 APART: Final = ("duration_s",)
 """Of two runs of the same, what may differ without making them two findings."""

@@ -19,17 +19,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
-    "Record",
-    "RecordError",
-    "RecordWriter",
-    "Table",
-    "cut_back",
-    "is_parquet",
-    "lines_there",
-    "read",
-    "replace",
-    "scan",
-]
+    "Record", "RecordError", "RecordWriter", "Table", "cut_back", "is_parquet", "lines_there",
+    "read", "replace", "scan",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

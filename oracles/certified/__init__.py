@@ -9,13 +9,6 @@ from oracles.certified.directional import directional, slope
 from oracles.certified.token_form import recurrence
 
 __all__ = [
-    "UncertifiedError",
-    "adjoint",
-    "adjoint_bits",
-    "certify",
-    "certify_gradients",
-    "chunk",
-    "directional",
-    "recurrence",
-    "slope",
-]
+    "UncertifiedError", "adjoint", "adjoint_bits", "certify", "certify_gradients", "chunk",
+    "directional", "recurrence", "slope",
+]  # fmt: skip

@@ -58,7 +58,6 @@ def always(value: Any) -> Setting:
     return lambda _: value
 
 
-# fmt: off
 FUNCTIONS: Final[Mapping[str, StageFunction]] = {
     "cumsum": StageFunction("chunk_local_cumsum", "fla.ops.utils", ("cumsum",), {"g": "g"}, ("G",),
                             {"scale": always(LOG2_E), "output_dtype": always(torch.float32)}),
@@ -79,12 +78,10 @@ FUNCTIONS: Final[Mapping[str, StageFunction]] = {
                             {"q": "q", "v": "v_new", "g": "G", "A": "Aqk", "h": "h"}, ("o",)),
     "solve": StageFunction("solve_tril", "fla.ops.utils.solve_tril", ("solve",), {"A": "Akk"},
                            ("R",), {"output_dtype": lambda x: x.formats("R").dtype}),
-}
-# fmt: on
+}  # fmt: skip
 """FLA's stage functions by the name of the stage they make, in the order in which a forward calls
 them; solve_tril stands apart."""
 
-# fmt: off
 BACKWARD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
     "dAv": StageFunction("chunk_kda_bwd_dAv", "fla.ops.kda.chunk_bwd", ("dv_local", "dA"),
                          {"q": "q", "k": "k", "v": "v_new", "do": "do", "A": "Aqk"},
@@ -132,8 +129,7 @@ BACKWARD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
                                 ("dg",),
                                 {"reverse": always(value=True), "scale": always(None),
                                  "output_dtype": always(torch.float32)}, needs=("reverse",)),
-}
-# fmt: on
+}  # fmt: skip
 """Those of the backward, in the order of the dataflow. A backward of 0.6.0 calls dAv, state_bwd,
 wy_dqkg, intra_bwd and cumsum_bwd; dqkwg was its function before 0.5 and is there in ports only, and
 dv_local, dA and wy_bwd stand apart."""
@@ -156,7 +152,6 @@ def _of_heads(
     return StageFunction(name, home, covers, handed, returned, settings, ("g",), HEAD)
 
 
-# fmt: off
 HEAD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
     "cumsum": replace(FUNCTIONS["cumsum"], form=HEAD),
     "intra": _of_heads("chunk_gated_delta_rule_fwd_intra", "gated_delta_rule.chunk_fwd",
@@ -180,6 +175,5 @@ HEAD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
     "wy_bwd": _of_heads("prepare_wy_repr_bwd", "gated_delta_rule.wy_fast", ("wy_bwd",),
                         "k, v, beta, A=R, dw, du=dv_new, g=G", "dk_added, dv, dbeta, dG_wy"),
     "cumsum_bwd": replace(BACKWARD_FUNCTIONS["cumsum_bwd"], form=HEAD),
-}
-# fmt: on
+}  # fmt: skip
 """Those of the gated delta rule, in the order of the dataflow."""

@@ -23,16 +23,10 @@ from oracles.enclosure import Enclosure
 
 Exact = Mapping[str, Enclosure]
 PRESETS: Final = (
-    "online64-{io}",
-    "math-fp32",
-    "math-{io}",
-    "online-fp32",
-    "seesaw-{io}",
-    "online64-{io}[lazy:8]",
-    "online64-{io}[row_sum:free]",
-    "online64-{io}[row_sum:free;partial_o:inputs]",
-    "online64-{io}[product:{io};PV:{io}]",
-)
+    "online64-{io}", "math-fp32", "math-{io}", "online-fp32", "seesaw-{io}",
+    "online64-{io}[lazy:8]", "online64-{io}[row_sum:free]",
+    "online64-{io}[row_sum:free;partial_o:inputs]", "online64-{io}[product:{io};PV:{io}]",
+)  # fmt: skip
 """The contracts of mla.md 2.2 by rule, the default first; {io} stands for the format of q."""
 
 

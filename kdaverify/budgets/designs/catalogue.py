@@ -14,18 +14,12 @@ from kdaverify.budgets.scalar_decay import BACKWARD as SCALAR_BACKWARD
 C, K, V, HALF = 64, 128, 128, 64
 
 _BACKWARD = (
-    Mailbox("dv_local", C, V, "vector"),
-    Mailbox("dAqk", C, C, "vector"),
-    Mailbox("dh", K, V, "cube"),
-    Mailbox("dv_new", C, V, "cube"),
-    Mailbox("dw", C, K, "cube"),
-    Mailbox("k_decayed", C, K, "cube"),
-    Mailbox("dkb", C, K, "vector"),
-    Mailbox("dvb", C, V, "vector"),
-    Mailbox("dR", C, C, "cube"),
-    Mailbox("R_dR", C, C, "cube"),
+    Mailbox("dv_local", C, V, "vector"), Mailbox("dAqk", C, C, "vector"),
+    Mailbox("dh", K, V, "cube"), Mailbox("dv_new", C, V, "cube"), Mailbox("dw", C, K, "cube"),
+    Mailbox("k_decayed", C, K, "cube"), Mailbox("dkb", C, K, "vector"),
+    Mailbox("dvb", C, V, "vector"), Mailbox("dR", C, C, "cube"), Mailbox("R_dR", C, C, "cube"),
     Mailbox("dAkk", C, C, "vector"),
-)
+)  # fmt: skip
 """The designs have no backward: what passes between the cores is taken to be every factor and every
 product of the backward stages."""
 

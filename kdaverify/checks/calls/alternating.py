@@ -108,7 +108,6 @@ def _decode_rule(
     )
 
 
-# fmt: off
 RULES = (
     _rule("scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)",
           _scale, sequences=False, scaled=True),
@@ -127,5 +126,4 @@ RULES = (
                  "a pool of states kept by shape, which a call without a state continues from",
                  _state),
     _decode_rule("batch", "the number of sequences", "slots and grids of the call before", _batch),
-)
-# fmt: on
+)  # fmt: skip

@@ -189,7 +189,6 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
 
 
 _rule = partial(CallRule, size="tails", backward=True, costly=True, spare=False, inside=True)
-# fmt: off
 RULES: Final = (
     _rule("recorded-forward", "a call that autograd records returns what any other does",
           "a forward for training that computes otherwise than the one for inference", _recording),
@@ -205,5 +204,4 @@ RULES: Final = (
           " ones do",
           "strides of an incoming gradient ignored, or taken for those of another tensor",
           _expanded, channel="memory"),
-)
-# fmt: on
+)  # fmt: skip

@@ -158,7 +158,6 @@ def other_values(case: CallRuleCase) -> TensorCall:
     return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
 
 
-# fmt: off
 RULES = (
     CallRule("kept",
              "a later call changes nothing that an earlier one returned; outputs share no memory",
@@ -174,5 +173,4 @@ RULES = (
     CallRule("edited-values", "all tensors overwritten in place are a new call",
              "results, or converted inputs, kept for tensors that have changed since",
              partial(_edited, other=other_values), channel="objects", costly=True),
-)
-# fmt: on
+)  # fmt: skip

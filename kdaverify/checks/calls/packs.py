@@ -146,7 +146,6 @@ def _with(
     return kept
 
 
-# fmt: off
 RULES = (
     CallRule("padding", "NaN in the tokens past the last offset of a pack changes nothing",
              "rows past the end read, or masked by a product (V13, O10, P8, A4, SO3)", _unused,
@@ -164,5 +163,4 @@ RULES = (
              "tokens of no sequence, in front of a pack's sequences and between them, change no"
              " other one's bits", "padding looked for at the end alone", _nobodys, size="tails",
              sequences=True, costly=True),
-)
-# fmt: on
+)  # fmt: skip

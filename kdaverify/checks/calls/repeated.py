@@ -75,7 +75,6 @@ def _repeated_at_real_size(case: CallRuleCase, *, backward: bool = False) -> lis
     return _repeated(case, backward=backward)
 
 
-# fmt: off
 RULES = (
     CallRule("repeated",
              "the same call gives the same bits, or right ones each time where the implementation"
@@ -97,5 +96,4 @@ RULES = (
              "the same in the backward, sums by atomic additions over many blocks (L6)",
              partial(_repeated_at_real_size, backward=True), size="real", spare=False,
              backward=True, counted=True, once=True, costly=True, profile="acceptance"),
-)
-# fmt: on
+)  # fmt: skip

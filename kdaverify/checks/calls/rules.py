@@ -24,19 +24,9 @@ from kdaverify.checks.calls import (
 from kdaverify.checks.calls.rule import CallRule
 
 MODULES: Final = (
-    repeated,
-    steps,
-    lifetimes,
-    alternating,
-    autograd,
-    first,
-    views,
-    packs,
-    surroundings,
-    interleaved,
-    untracked,
-    keys,
-)
+    repeated, steps, lifetimes, alternating, autograd, first, views, packs, surroundings,
+    interleaved, untracked, keys,
+)  # fmt: skip
 OF_LONG_CALLS: Final = (
     "view-sliced",
     "view-sliced-backward",

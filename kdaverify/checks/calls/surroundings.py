@@ -153,7 +153,6 @@ _UNWRITTEN = (
     " (A3, V4, B12)"
 )
 _OF_ENTRIES = "offsets of batch entries, work space shared among them"
-# fmt: off
 RULES = (
     CallRule("unwritten", "NaN in all freshly allocated memory changes nothing", _UNWRITTEN,
              _unwritten, size="tails", memory=True, channel="buffers"),
@@ -174,5 +173,4 @@ RULES = (
     CallRule("tuned", "every configuration of the tuner, forced one by one",
              "configurations that race, or run out of a resource (L6, WU8, B19, B22)", _each,
              size="tails", costly=True, profile="acceptance"),
-)
-# fmt: on
+)  # fmt: skip

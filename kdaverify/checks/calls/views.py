@@ -168,7 +168,6 @@ _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or 
 _of_backward = partial(
     CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True
 )
-# fmt: off
 RULES = (
     *(
         CallRule(
@@ -211,5 +210,4 @@ RULES = (
         )
         for name in ("guarded", "sliced", "swapped")
     ),
-)
-# fmt: on
+)  # fmt: skip

@@ -110,7 +110,6 @@ def correlated(sample: Sample) -> RuleResult:
     return accepted("a constant, whose correlation is masked")
 
 
-# fmt: off
 RULES: Final = (
     PublishedRule(name="torch-testing",
                   source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
@@ -144,5 +143,4 @@ RULES: Final = (
                          " comp_pcc at 0.999",
                   criterion="correlation with the reference at least 0.999", judge=correlated,
                   empty=RuleOutcome.PASS),
-)
-# fmt: on
+)  # fmt: skip

@@ -83,7 +83,6 @@ def banded(sample: Sample) -> RuleResult:
     )
 
 
-# fmt: off
 RULES: Final = (
     PublishedRule(name="fla", source=_SOURCE,
                   criterion="rms error / rms below 0.005 for o and S_T, 0.007 or 0.008 for dq, dk,"
@@ -102,5 +101,4 @@ RULES: Final = (
                          " assert_matches_low_precision_reference",
                   criterion="largest error at most 2 (the benchmark's + eps max |g|); there the"
                             " benchmark is a recurrence in fp32", judge=banded, benchmark=True),
-)
-# fmt: on
+)  # fmt: skip

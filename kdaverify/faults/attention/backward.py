@@ -142,7 +142,6 @@ def _unguarded_fold(run: AttentionBackward, rows: PackedRows, given: Given) -> T
 
 
 _fault = partial(Fault, dtypes=EVERY, operator="attention", stage="dq", outputs=("dq", "dk", "dv"))
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-B1", kind="A", title="P as a quotient of two exponentials",
            reference="Dao-AILab/flash-attention#1052", trigger="logits above 88",
@@ -187,5 +186,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="NVIDIA/cudnn-frontend#676 (b), #785",
            trigger="a row that sees no key, gradients",
            patch=lambda _: staged(weights=_unguarded_fold)),
-)
-# fmt: on
+)  # fmt: skip

@@ -133,7 +133,6 @@ _fault = partial(
     Fault, kind="E", dtypes=EVERY, outputs=("o", "lse"), operator="attention", stage="gather",
     reference="class: calls of one shape",
 )  # fmt: skip
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-schedule", title="the tiles of each request are kept by batch and total length",
            trigger="two calls of as many keys with other lengths", operator="mla_decode",
@@ -159,5 +158,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-lists", title="the lengths of lists are kept by their sum",
            trigger="two calls whose lengths agree in their sum", operator="sparse_attention",
            patch=lambda _: _lists_by_length()),
-)
-# fmt: on
+)  # fmt: skip

@@ -143,7 +143,6 @@ _fault = partial(
     outputs=("o", "lse"),
     reference="class: lists of slots",
 )
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="lists-1", title="an entry that names nothing is read as the last slot",
            trigger="entries that name nothing", patch=_names(_last_slot)),
@@ -211,5 +210,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="class: gradients of lists", trigger="a sink, several requests, gradients",
            outputs=("dsink",), stage="sink",
            patch=lambda _: ListPatch(patched(gradients=_of_the_first_request))),
-)
-# fmt: on
+)  # fmt: skip

@@ -109,7 +109,6 @@ def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor,
 
 
 _fault = partial(Fault, dtypes=EVERY, stage="scores")
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-M1", kind="B", title="causal mask aligned top-left",
            reference="Dao-AILab/flash-attention#282", operator="attention",
@@ -167,5 +166,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-M11", kind="B", title="NaN in the second row of two queries",
            reference="FlashMLA-ETAP#2", operator="mla_decode", trigger="s_q = 2, more than 64 keys",
            outputs=("o", "lse"), patch=lambda _: AttentionPatch(returned=_second_row)),
-)
-# fmt: on
+)  # fmt: skip

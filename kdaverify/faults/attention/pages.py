@@ -151,7 +151,6 @@ def _decodes(decode: Callable[[Call, dict[str, Any]], Any]) -> Make:
 
 
 _fault = partial(Fault, dtypes=EVERY, stage="gather", operator="mla_decode", outputs=("o", "lse"))
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-G1", kind="B", title="scattered pages read as if contiguous",
            reference="flashinfer-ai/flashinfer#3219", trigger="a table that does not rise by 1",
@@ -208,5 +207,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="Dao-AILab/flash-attention#2541", operator="attention",
            trigger="q, k and v are views of one buffer, gradients", outputs=("dv",), stage="dkv",
            patch=lambda _: AttentionPatch(attention=_packed_strides)),
-)
-# fmt: on
+)  # fmt: skip

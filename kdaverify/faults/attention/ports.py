@@ -128,7 +128,6 @@ def _outputs_in_one_buffer() -> AttentionPatch:
 
 _fault = partial(Fault, dtypes=EVERY, reference="class: ports of attention", operator="attention",
                  outputs=("o", "lse"), stage="scores")  # fmt: skip
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="PORT-positions", kind="C", title="positions of the causal mask are in bf16",
            trigger="causal, more than 256 keys",
@@ -168,5 +167,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="outputs are the buffers of the latest call of its shape",
            trigger="a result that is kept over a later call", operator="mla_decode",
            stage="partial", patch=lambda _: _outputs_in_one_buffer()),
-)
-# fmt: on
+)  # fmt: skip

@@ -70,7 +70,6 @@ _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="mla_decode", stage="gather",
     reference="class: shared pages",
 )  # fmt: skip
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="PREFIX-first-page",
            title="requests with equal first pages and as many pages share all but the last",
@@ -83,5 +82,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="PREFIX-fork", title="a final page holds as many tokens as its longest request has",
            trigger="requests that share a final page, one with more tokens in it",
            patch=lambda _: AttentionPatch(gather=_tokens_by_page)),
-)
-# fmt: on
+)  # fmt: skip

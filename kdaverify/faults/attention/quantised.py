@@ -129,7 +129,6 @@ _fault = partial(
     trigger="any call",
     reference="class: readers of FP8 caches",
 )
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-Q1", kind="A", title="the scale is applied to the values once more",
            reference="vllm-project/vllm#37054", outputs=("o",), patch=_reads(_scaled_twice)),
@@ -162,5 +161,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="fp8-4", title="no scale is applied", patch=_reads(_unscaled)),
     _fault(id="fp8-5", title="code 0x7f is 480, not NaN", trigger="NaN in a slot that is named",
            outputs=("o",), patch=_reads(_nan_is_a_number)),
-)
-# fmt: on
+)  # fmt: skip

@@ -82,7 +82,6 @@ def _plain_mean() -> AttentionPatch:
 
 
 _fault = partial(Fault, dtypes=EVERY, stage="scores")
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-S1", kind="A", title="scale from the hidden size over the heads",
            reference="NVIDIA/Megatron-LM#1501", operator="mla_decode",
@@ -118,6 +117,5 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="the plain mean of V where there is no mask",
            reference="vllm-project/vllm-ascend#13699", operator="attention", trigger="causal off",
            outputs=("o",), patch=lambda _: _plain_mean()),
-)
-# fmt: on
+)  # fmt: skip
 """In the order of the survey."""

@@ -87,7 +87,6 @@ def _without_delta(run: AttentionBackward, a: Tensor, delta: Tensor, given: Give
 
 
 _fault = partial(Fault, dtypes=EVERY, operator="attention", stage="sink", outputs=("o",))
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-C13", kind="A",
            title="the sink counts again after every split that is empty",
@@ -140,5 +139,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="the gradient of the sink is -P without the products of do and o",
            reference="class: gradients of sinks", trigger="a sink, gradients", outputs=("dsink",),
            patch=lambda _: staged(dsink=_without_delta)),
-)
-# fmt: on
+)  # fmt: skip

@@ -81,7 +81,6 @@ def _rows_of_a(right: Call, given: dict[str, Any]) -> Outputs:
 _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), reference="class: sizes that models have"
 )
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="SIZE-keys", title=f"keys older than the latest {KEYS} are not read",
            trigger=f"more than {KEYS} keys", stage="gather", operator="attention",
@@ -115,5 +114,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="SIZE-merge", title=f"rows from {MERGED} on are those of the first state",
            trigger=f"more than {MERGED} rows", stage="combine", operator="merge_state",
            patch=lambda _: AttentionPatch(merge=_rows_of_a)),
-)
-# fmt: on
+)  # fmt: skip

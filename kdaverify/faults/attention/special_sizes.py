@@ -212,7 +212,6 @@ _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="attention", stage="gather",
     reference="class: special sizes",
 )  # fmt: skip
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="EQUAL-merge", title="LSE is transposed where its first axis is as long as that of o",
            trigger="T = H", operator="merge_state", stage="combine",
@@ -273,5 +272,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="END-column", title="the last column of the table is read as the one before",
            trigger="a request as long as its row of the table", operator="mla_decode",
            patch=lambda _: AttentionPatch(gather=_last_column_clamped)),
-)
-# fmt: on
+)  # fmt: skip

@@ -158,7 +158,6 @@ def _combined(change: Callable[..., Any]) -> Make:
 
 
 _fault = partial(Fault, dtypes=EVERY, stage="combine", operator="mla_decode", outputs=("o", "lse"))
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-C1", kind="B", title="splits that were skipped are merged",
            reference="vllm-project/vllm#47188", trigger="fewer keys than four blocks of 16",
@@ -214,5 +213,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="partials stored and read with different strides (emulated: from 256 keys)",
            reference="hipfire#264", trigger="256 keys or more", outputs=("o",),
            patch=_returned(_half_the_columns)),
-)
-# fmt: on
+)  # fmt: skip

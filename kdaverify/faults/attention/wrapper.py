@@ -157,7 +157,6 @@ def _stride_of_another_rank(right: Call, given: dict[str, Any]) -> Any:
 
 
 _fault = partial(Fault, dtypes=EVERY, stage="gather", operator="mla_decode", outputs=("o", "lse"))
-# fmt: off
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-W1", kind="E", title="a captured call keeps its sequence boundaries",
            reference="sgl-project/sglang#37975", operator="attention",
@@ -200,5 +199,4 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-K7", kind="B", title="the table is read with the stride of another rank",
            reference="vllm-project/vllm#57388", trigger="several requests, several pages each",
            patch=lambda _: AttentionPatch(decode=_stride_of_another_rank)),
-)
-# fmt: on
+)  # fmt: skip

@@ -24,7 +24,6 @@ from kdaverify.operators.attention.sinks import Sinks
 Fields = Mapping[str, dict[str, Any]]
 WIDE: Final[dict[str, Any]] = {"H": 5, "d_k": 24, "d_v": 16}
 REGIME_SIZES: Final[dict[str, Any]] = {"B": 2, "s_q": 3, "s_k": 131, "H": 4, "h_kv": 2}
-# fmt: off
 DENSE: Final[Fields] = {
     "one-key": {"B": 2, "s_q": 3, "s_k": 1, **WIDE},
     "two-keys": {"B": 2, "s_q": 1, "s_k": 2, **WIDE},
@@ -86,8 +85,7 @@ DENSE: Final[Fields] = {
     "pack-sink": {"q_lengths": (3, 0, 17, 1, 5), "k_lengths": (20, 4, 17, 65, 0), "s_q": 26,
                   "s_k": 106, "H": 4, "h_kv": 2, "causal": True, "sink": "level"},
     **special_sizes.DENSE,
-}
-# fmt: on
+}  # fmt: skip
 LATENT: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
 MIXED: Final = (5, 0, 131, 64)
 DECODE: Final[Fields] = {

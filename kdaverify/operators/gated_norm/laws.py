@@ -74,7 +74,6 @@ def _flattened(adapter: Adapter, problem: GatedNormProblem) -> list[Outcome]:
     )
 
 
-# fmt: off
 LAWS: Final = {
     law.name: law
     for law in (
@@ -92,6 +91,5 @@ LAWS: Final = {
         relation("flattened", "rows of two axes give what rows of four axes give",
                  "addresses of leading axes (N6)", _flattened),
     )
-}
-# fmt: on
+}  # fmt: skip
 """By name, those to the bit first."""

@@ -15,20 +15,8 @@ from kdaverify.problems.portable import Stream
 from oracles.pointwise.gated_norm import GatedNormCall
 
 DEEP: Final = (
-    -1e4,
-    -110.0,
-    -95.0,
-    -88.0,
-    -80.0,
-    -30.0,
-    -16.0,
-    -5.5,
-    -1.2784645,
-    0.0,
-    20.0,
-    95.0,
-    1e4,
-)
+    -1e4, -110.0, -95.0, -88.0, -80.0, -30.0, -16.0, -5.5, -1.2784645, 0.0, 20.0, 95.0, 1e4,
+)  # fmt: skip
 """Gates where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, at the minimum of SiLU,
 and on the positive side."""
 Drawn = tuple[Tensor, Tensor, Tensor]

@@ -197,7 +197,6 @@ def _later(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same(adapter, call, {"y": wrong}, {"y": plain}, "before tokens that were replaced")
 
 
-# fmt: off
 LAWS: Final = {
     law.name: law
     for law in (
@@ -239,6 +238,5 @@ LAWS: Final = {
                  untestable=lambda problem: "it needs a batch" if problem.packed else None,
                  lengths=None),
     )
-}
-# fmt: on
+}  # fmt: skip
 """By name, those to the bit first."""

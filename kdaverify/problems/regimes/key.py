@@ -165,14 +165,7 @@ KEYS = table(
 )
 
 COHERENCE = (
-    "one-hot",
-    "random",
-    "coherent-0.3",
-    "coherent-0.5",
-    "coherent-0.6",
-    "coherent-0.9",
-    "coherent-0.99",
-    "identical",
-    "alternating",
-)
+    "one-hot", "random", "coherent-0.3", "coherent-0.5", "coherent-0.6", "coherent-0.9",
+    "coherent-0.99", "identical", "alternating",
+)  # fmt: skip
 """Regimes from orthogonal to parallel keys; the others test other properties of keys."""

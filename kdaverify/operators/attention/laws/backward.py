@@ -96,7 +96,6 @@ def _law(
 
 
 BATCH: Final[dict[str, Any]] = {"q_lengths": None, "k_lengths": None}
-# fmt: off
 BACKWARD_LAWS: Final = (
     _law("linear-backward", "cotangents times 2^4 give gradients times 2^4, exactly",
          "clamps, thresholds, stale buffers in the backward", _linear, logits="normal",
@@ -108,5 +107,4 @@ BACKWARD_LAWS: Final = (
          "padding rows in dv (B4), masks of the backward (M2, M3)", _sums, sinkless, **BATCH),
     _law("sums-of-key-gradients", "over all keys dk sums to c times the sum of dlse q",
          "delta of a part of o (B3), cotangents of LSE dropped (B8)", _balanced, sinkless, **BATCH),
-)
-# fmt: on
+)  # fmt: skip

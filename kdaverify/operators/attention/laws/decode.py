@@ -127,7 +127,6 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same_but_lse(adapter, problem, before, after, said, more=more)
 
 
-# fmt: off
 _CHECKS: Final = (
     attention_law("pages-elsewhere", "pages moved, and the table with them, change no bit",
                   "pages read as if contiguous, offsets in a page (G1, G3, G9)", _pages),
@@ -160,6 +159,5 @@ _CHECKS: Final = (
     sinkless("shifted-keys",
              "a constant added to a column of all keys leaves o, and adds c q a to LSE",
              "columns of K past those of V dropped, sentinels (S4, C12)", _shifted),
-)
-# fmt: on
+)  # fmt: skip
 DECODE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}

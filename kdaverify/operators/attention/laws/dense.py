@@ -257,7 +257,6 @@ ROWS: Final = (
     "rows past the last offset may hold NaN; with finite numbers there the kernel is right"
 )
 ALL_KEYS: Final[dict[str, Any]] = {**BATCH, "causal": False}
-# fmt: off
 _CHECKS: Final = (
     attention_law(
         "values-by-powers-of-two",
@@ -339,6 +338,5 @@ _CHECKS: Final = (
                   "tails of tiles read (B4, M6)", _poisoned,
                   untestable=lambda problem: None if problem.packed else "it needs a pack",
                   becomes=lambda problem: (_with_rows_of_nobody(problem),)),
-)
-# fmt: on
+)  # fmt: skip
 DENSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *DENSE_SINK_LAWS, *BACKWARD_LAWS)}

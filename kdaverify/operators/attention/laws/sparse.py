@@ -203,7 +203,6 @@ def _takes_lengths(problem: Any) -> str | None:
     return None if problem.topk_lengths is None else "its lists have lengths"
 
 
-# fmt: off
 _CHECKS: Final = (
     attention_law("unnamed-slots", "other rows in slots that no list names change no bit",
                   "index -1 read as a slot, masked keys times 0 (K2)", _unnamed),
@@ -239,6 +238,5 @@ _CHECKS: Final = (
                   "a slot that is NaN makes o of the queries that name it NaN or 0, and no other",
                   "code 0x7f of a quantised cache read as a number, slots of NaN skipped",
                   _not_a_number, topk=9, topk_lengths=None),
-)
-# fmt: on
+)  # fmt: skip
 SPARSE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}

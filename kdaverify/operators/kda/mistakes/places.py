@@ -261,7 +261,6 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
 
 
 _AS_IT_IS: Final = {"own_space": False, "as_it_is": True}
-# fmt: off
 FORWARD_PLACES: Final = (
     _written("output", "o"),
     Place("S_T", ("state",), Kind.STATE, _returned, "final_state", own_space=False),
@@ -292,6 +291,5 @@ FORWARD_PLACES: Final = (
     Place("the later token's factor in the scores", ("scores",), Kind.KEYS, _score_rows, "k"),
     Place("the earlier token's factor in the scores", ("scores",), Kind.KEYS, _score_columns, "k"),
     _written("cumsum", "G"),
-)
-# fmt: on
+)  # fmt: skip
 """The simplest first: of mistakes with the same outputs on every input, the first is named."""

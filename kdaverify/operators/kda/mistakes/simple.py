@@ -248,7 +248,6 @@ _GATES: Final = tuple(
     )
     for shown, (factor, title) in _FACTORS.items()
 )
-# fmt: off
 SIGNATURES: Final = (
     _signature("state transposed", "S_T is returned transposed",
                called(_returned(final_state=_square))),
@@ -332,5 +331,4 @@ SIGNATURES: Final = (
                _derived("dq", lambda dq, x: dq / x.factor if x.factor else dq)),
     _signature("dq scaled twice", "dq has the scale twice",
                _derived("dq", lambda dq, x: dq * x.factor)),
-)
-# fmt: on
+)  # fmt: skip
