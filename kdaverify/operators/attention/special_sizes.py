@@ -17,7 +17,6 @@ _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
 many tiles of queries as there are tiles of keys."""
 _PAGED: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
-# fmt: off
 DENSE: Final[Fields] = {
     "all-equal": {"B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4, "causal": True,
                   "sink": "mixed"},
@@ -47,8 +46,6 @@ DENSE: Final[Fields] = {
     "keys-past-queries": {"s_q": 20, "s_k": 130, **_APART},
     "keys-past-queries-causal": {"s_q": 20, "s_k": 130, "causal": True, **_APART},
 }  # fmt: skip
-# fmt: on
-# fmt: off
 DECODE: Final[Fields] = {
     "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,
                   "page": 5, "sink": "mixed"},
@@ -70,7 +67,6 @@ DECODE: Final[Fields] = {
     "middle-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 2, "table": "middle", **_PAGED},
     "forked-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "forks", **_PAGED},
 }  # fmt: skip
-# fmt: on
 MERGES: Final[Fields] = {
     "all-equal": {"T": 4, "H": 4, "d_v": 4, "parts": "one-empty"},
     "rows-as-heads": {"T": 4, "H": 4, "d_v": 8, "parts": "normal"},
