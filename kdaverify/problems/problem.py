@@ -31,9 +31,11 @@ class Problem(Canonical):
         B, T: batch entries and tokens of each (packed: B = 1 and T tokens in all).
         H, HV: key heads and value heads, HV a multiple of H.
         K, V: key and value width of a head.
-        lengths: tokens of each packed sequence, or None for B separate ones; more is padding.
+        lengths: tokens of each packed sequence, or None for B separate ones; tokens past their sum
+            are padding.
         dtype: type of q, k, v and beta; gates and states are fp32 (fp64 beside fp64).
-        gates: log decays of a head and token: one a key channel, one for all, or none.
+        gates: log decays of a value head and token: one a key channel, one for all of them, or
+            none.
         gate, key, beta, state, value: regime names.
         gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side
             is open; None: they are as generated.

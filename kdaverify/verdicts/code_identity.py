@@ -27,7 +27,8 @@ class CodeIdentity:
     """The identity of what was judged.
 
     Args:
-        digest: SHA-256 in hex of names and contents of `files`; "" where there are none.
+        digest: SHA-256 in hex of the names and contents of `files`; "" where there are none, as for
+            installed packages.
         files: SHA-256 in hex of every local module, by its name below `folder`.
         folder: of the files, as seen from where the session ran.
         version: of the implementation's package; "" where it states none.

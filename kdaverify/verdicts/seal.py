@@ -25,7 +25,8 @@ class Covered:
     Args:
         strength: how many properties: 2 or 3.
         judged: combinations of them that occur in a judged problem.
-        possible: those that some problem has, inside the domain and at the profile's costs.
+        possible: those that some problem has, inside the declared domain and at the costs of the
+            profile.
     """
 
     strength: int

@@ -38,15 +38,18 @@ class Verdict(RecordedSizes):
         message: the comparison in words, what the call did wrong, or why it was skipped.
         stage: the first stage outside its tolerance ("solve"; of stages fused into one with its
             tensor, "intra (R)"), or a NoStage in its place; None where nothing was localised.
-        located: what of that stage is off and where, or what was judged of the stages.
+        located: what of that stage is off and on which inputs, or what was judged of the stages and
+            what was not.
         diagnosis: of one case of every property that fails, which known fault it cannot be
             distinguished from, or that none fits.
-        minimised: how to replay the smallest case that fails alike, or why there is none.
+        minimised: of the same case, how to replay the smallest one that fails in the same way, or
+            why there is none.
         contrast: of the same case or a smaller one, what its failure depends on, found by changing
             one thing at a time; "" of all others.
         same_as: the plain call ("forward", "gradients") that fails in the same way on the same
             problems, where that was found: this failure adds nothing to that one.
-        vacuous: negative controls that would pass too: the verdict is then inconclusive.
+        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict
+            is then inconclusive.
         peers: the rms error over that of every emulated conforming kernel that rounds to nearest;
             () where those have
         unusually small errors, and where nothing was compared.

@@ -108,7 +108,8 @@ class AttentionProblem(SoftmaxProblem):
 
     Args:
         B, s_q, s_k: batch entries, rows of queries and of keys; B = 1 with lengths.
-        q_lengths, k_lengths: of a pack's requests, both or neither; other rows are nobody's.
+        q_lengths, k_lengths: of the requests of a pack, both or neither; rows past their sums are
+            nobody's.
         value: a key of VALUES.
     """
 

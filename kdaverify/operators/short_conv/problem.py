@@ -79,7 +79,8 @@ class ShortConvProblem(Canonical):
 
     Args:
         B, T, D, W: batch entries, rows, channels, taps; B = 1 with lengths.
-        lengths: of a pack's sequences; rows past their sum are nobody's. None: one an entry.
+        lengths: of the sequences of a pack; rows past their sum are nobody's. None: every batch
+            entry is one.
         bias: whether there is one; state: random or absent.
         activation: silu or none.
         value: a key of REGIMES.
