@@ -28,24 +28,16 @@ from oracles.tensors import FLOATING
 BACKWARD_SIGNATURES: Final[Mapping[str, Signature]] = {
     "dv_local": Signature(("Aqk", "do"), ("dv_local",)),
     "dA": Signature(("v_new", "do"), ("dAqk",)),
-    "state_bwd": Signature(
-        ("G", "w", "qg", "kg", "do", "dv_local", "d_final_state"),
-        ("dh", "dv_new", "d_initial_state"),
-    ),
-    "dqkwg": Signature(
-        ("q", "k", "G", "h", "v_new", "do", "dh", "dv_new"),
-        ("dq_state", "dk_state", "dw", "dG_state"),
-    ),
-    "wy_bwd": Signature(
-        ("k", "v", "beta", "G", "R", "dv_new", "dw", "dk_state", "dG_state"),
-        ("dv", "dbeta_wy", "dk_wy", "dG_wy", "dAkk"),
-    ),
-    "intra_bwd": Signature(
-        ("q", "k", "beta", "G", "dAqk", "dAkk", "dq_state", "dk_wy", "dbeta_wy", "dG_wy"),
-        ("dq_head", "dk_head", "dbeta", "dG", "dq", "dk"),
-    ),
+    "state_bwd": Signature(("G", "w", "qg", "kg", "do", "dv_local", "d_final_state"),
+                           ("dh", "dv_new", "d_initial_state")),
+    "dqkwg": Signature(("q", "k", "G", "h", "v_new", "do", "dh", "dv_new"),
+                       ("dq_state", "dk_state", "dw", "dG_state")),
+    "wy_bwd": Signature(("k", "v", "beta", "G", "R", "dv_new", "dw", "dk_state", "dG_state"),
+                        ("dv", "dbeta_wy", "dk_wy", "dG_wy", "dAkk")),
+    "intra_bwd": Signature(("q", "k", "beta", "G", "dAqk", "dAkk", "dq_state", "dk_wy", "dbeta_wy",
+                            "dG_wy"), ("dq_head", "dk_head", "dbeta", "dG", "dq", "dk")),
     "cumsum_bwd": Signature(("g", "dG"), ("dg",)),
-}
+}  # fmt: skip
 """The stages, in order. dq and dk are dq_head and dk_head summed over the value heads of a key
 head."""
 

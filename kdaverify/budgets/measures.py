@@ -110,31 +110,17 @@ def _mean_relative(error: Tensor, at: Probed) -> Tensor:
 BOTH, STATE = OUTPUTS, tuple(filter(SIGNATURE.is_state, OUTPUTS))
 
 RULERS: Final[Mapping[Measure, Ruler]] = {
-    "spacing": Ruler(
-        "error of every element in spacings of its row; 0 where the exact value can be stored and"
-        " every conforming kernel stores it",
-        BOTH,
-        lambda error, at: error.abs() / at.spacing,
-        lambda at: (at.io.round(at.exact) != at.exact).double(),
-    ),
-    "memory": Ruler(
-        "error of every row of S_T relative to that row",
-        STATE,
-        lambda error, at: _rows(error, at.exact),
-        lambda at: _rows(_rounding(at), at.exact),
-        alike=True,
-    ),
-    "update": Ruler(
-        "error of every row of S_T relative to its change, S_T - S_0",
-        STATE,
-        lambda error, at: _rows(error, at.moved),
-        lambda at: _rows(_rounding(at), at.moved),
-    ),
-    "bias": Ruler(
-        "mean of the signed relative errors of S_T",
-        STATE,
-        _mean_relative,
-        lambda at: at.exact.new_full((1,), at.io.unit),
-    ),
-}
+    "spacing": Ruler("error of every element in spacings of its row; 0 where the exact value can be"
+                     " stored and every conforming kernel stores it", BOTH,
+                     lambda error, at: error.abs() / at.spacing,
+                     lambda at: (at.io.round(at.exact) != at.exact).double()),
+    "memory": Ruler("error of every row of S_T relative to that row", STATE,
+                    lambda error, at: _rows(error, at.exact),
+                    lambda at: _rows(_rounding(at), at.exact), alike=True),
+    "update": Ruler("error of every row of S_T relative to its change, S_T - S_0", STATE,
+                    lambda error, at: _rows(error, at.moved),
+                    lambda at: _rows(_rounding(at), at.moved)),
+    "bias": Ruler("mean of the signed relative errors of S_T", STATE, _mean_relative,
+                  lambda at: at.exact.new_full((1,), at.io.unit)),
+}  # fmt: skip
 """Every measure by name."""

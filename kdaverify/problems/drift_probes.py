@@ -51,29 +51,15 @@ class DriftProbe:
 
 
 PROBES: Final[Mapping[str, DriftProbe]] = {
-    "memory": DriftProbe(
-        "one write, then slow decay: every rounding of decay or state stays",
-        "memory",
-        "random",
-        "sparse",
-    ),
-    "held": DriftProbe(
-        "an initial state and no write: decay alone, without the noise of a write",
-        "memory",
-        "random",
-        "zero",
-        "random",
-    ),
-    "faint": DriftProbe(
-        "orthogonal keys, no decay, faint writes: a narrow state stops taking them",
-        "zero",
-        "one-hot",
-        "faint",
-    ),
-    "writes": DriftProbe(
-        "random writes that correct each other: what a model does", "slow", "random", "uniform"
-    ),
-}
+    "memory": DriftProbe("one write, then slow decay: every rounding of decay or state stays",
+                         "memory", "random", "sparse"),
+    "held": DriftProbe("an initial state and no write: decay alone, without the noise of a write",
+                       "memory", "random", "zero", "random"),
+    "faint": DriftProbe("orthogonal keys, no decay, faint writes: a narrow state stops taking them",
+                        "zero", "one-hot", "faint"),
+    "writes": DriftProbe("random writes that correct each other: what a model does", "slow",
+                         "random", "uniform"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,24 +18,15 @@ NUMBERS: Final[Mapping[str, str]] = {
 }
 """By what each counts."""
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
-    "scale": {
-        "free": "scores or exponents are multiplied by the scale",
-        "q": "q is, and stored as `q_scaled`, which the backward reads for S and dk",
-    },
-    "row_sum": {
-        "unrounded": "the sum of a row is of P as computed",
-        "rounded": "of P as stored",
-        "free": "of either",
-    },
-    "weights": {
-        "maximum": "exponentials are relative to the maximum, then divided by their sum",
-        "lse": "P = exp(S - LSE), without a division",
-    },
-    "d_scores": {
-        "unrounded": "dS is made of P as computed",
-        "rounded": "of P as stored in `P_backward`",
-    },
-}
+    "scale": {"free": "scores or exponents are multiplied by the scale",
+              "q": "q is, and stored as `q_scaled`, which the backward reads for S and dk"},
+    "row_sum": {"unrounded": "the sum of a row is of P as computed", "rounded": "of P as stored",
+                "free": "of either"},
+    "weights": {"maximum": "exponentials are relative to the maximum, then divided by their sum",
+                "lse": "P = exp(S - LSE), without a division"},
+    "d_scores": {"unrounded": "dS is made of P as computed",
+                 "rounded": "of P as stored in `P_backward`"},
+}  # fmt: skip
 """By its values."""
 TENSORS: Final[Mapping[str, str]] = {
     "K_scale": "scales of an FP8 cache, before they multiply its codes",

@@ -191,40 +191,18 @@ def double(sample: Sample) -> RuleResult:
 
 
 RULES: Final = (
-    PublishedRule(
-        name="ascend-single",
-        source=f"{FOLDER}/experimental_standard.md @3e62966",
-        criterion=(
-            "single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in"
-            " fp32"
-        ),
-        judge=single,
-        formats=tuple(THRESHOLD),
-    ),
-    PublishedRule(
-        name="ascend-mixed",
-        source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
-        criterion=(
-            "mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as"
-            " in ascend-single"
-        ),
-        judge=mixed,
-        formats=tuple(THRESHOLD),
-    ),
+    PublishedRule(name="ascend-single", source=f"{FOLDER}/experimental_standard.md @3e62966",
+                  criterion="single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in"
+                            " fp16, 2^-13 in fp32", judge=single, formats=tuple(THRESHOLD)),
+    PublishedRule(name="ascend-mixed", source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
+                  criterion="mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or"
+                            " 32 ulps; t as in ascend-single", judge=mixed,
+                  formats=tuple(THRESHOLD)),
     *(_level(name, level) for name, level in LEVELS.items()),
-    PublishedRule(
-        name="ascend-atk",
-        source=(
-            "Ascend ATK cv_fused_double_benchmark, copied in DrivingSDK"
-            " tests/torch/cv_fused_double_benchmark_compare.py"
-        ),
-        criterion=(
-            "ratios to max(the benchmark's, 2^-8 in bf16) of the largest relative error <= 10, mean"
-            " <= 2, rms <= 2; error balance <= 2^-7"
-        ),
-        judge=double,
-        formats=tuple(FLOOR),
-        benchmark=True,
-        empty=RuleOutcome.PASS,
-    ),
-)
+    PublishedRule(name="ascend-atk",
+                  source="Ascend ATK cv_fused_double_benchmark, copied in DrivingSDK"
+                         " tests/torch/cv_fused_double_benchmark_compare.py",
+                  criterion="ratios to max(the benchmark's, 2^-8 in bf16) of the largest relative"
+                            " error <= 10, mean <= 2, rms <= 2; error balance <= 2^-7",
+                  judge=double, formats=tuple(FLOOR), benchmark=True, empty=RuleOutcome.PASS),
+)  # fmt: skip

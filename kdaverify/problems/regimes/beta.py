@@ -61,48 +61,25 @@ def _one_write(d: Draw) -> Array:
 
 
 BETAS = table(
-    Regime(
-        "one", "overwriting updates: the full triangular system (SO1, SO6, B2, B3)", _constant(1.0)
-    ),
-    Regime(
-        "zero",
-        "pure decay: writes that should not happen, decay on the wrong axis (H2, P8, S10)",
-        _constant(0.0),
-    ),
+    Regime("one", "overwriting updates: the full triangular system (SO1, SO6, B2, B3)",
+           _constant(1.0)),
+    Regime("zero",
+           "pure decay: writes that should not happen, decay on the wrong axis (H2, P8, S10)",
+           _constant(0.0)),
     Regime("near-one", "beta rounded on its way to the update (GA10, GA12)", _near_one),
-    Regime(
-        "uniform",
-        "beta misread: per head, per sequence, logit for value (GA13, H25, H15)",
-        _uniform,
-        weight=4,
-    ),
-    Regime(
-        "mixed",
-        "tokens that write beside tokens that do not; masked rows (H25, P8, B33)",
-        _mixed,
-        weight=2,
-    ),
-    Regime(
-        "sparse",
-        "one write, then only decay: bias of decay or state rounding grows with T (H11, H12,"
-        " S12, C2)",
-        _sparse,
-    ),
-    Regime(
-        "faint",
-        "every write below half a spacing of a 16-bit state, which then stands still (H12, S12)",
-        _constant(2.0**-8),
-        weight=0,
-    ),
-    Regime(
-        "two",
-        "negative eigenvalues: reflections, no damping of rounding (SO1, H15)",
-        _constant(2.0),
-    ),
-    Regime(
-        "one-write",
-        "one write that no operand's rounding blurs, then only decay (H11, H12, S12, C2)",
-        _one_write,
-        weight=0,
-    ),
-)
+    Regime("uniform", "beta misread: per head, per sequence, logit for value (GA13, H25, H15)",
+           _uniform, weight=4),
+    Regime("mixed", "tokens that write beside tokens that do not; masked rows (H25, P8, B33)",
+           _mixed, weight=2),
+    Regime("sparse",
+           "one write, then only decay: bias of decay or state rounding grows with T (H11, H12,"
+           " S12, C2)", _sparse),
+    Regime("faint",
+           "every write below half a spacing of a 16-bit state, which then stands still (H12, S12)",
+           _constant(2.0**-8), weight=0),
+    Regime("two", "negative eigenvalues: reflections, no damping of rounding (SO1, H15)",
+           _constant(2.0)),
+    Regime("one-write",
+           "one write that no operand's rounding blurs, then only decay (H11, H12, S12, C2)",
+           _one_write, weight=0),
+)  # fmt: skip

@@ -106,63 +106,34 @@ def _tiny(d: Draw) -> QueriesKeys:
 
 
 KEYS = table(
-    Regime(
-        "random",
-        "general key algebra; hides every bad triangular inverse (GA2, H1, SO6, P3)",
-        _random,
-        weight=2,
-    ),
-    Regime(
-        "one-hot",
-        "which key row is written and read: axis and head offsets, exact arithmetic (O1, O4, S8,"
-        " H16)",
-        _one_hot,
-    ),
-    Regime(
-        "identical",
-        "the worst triangular system of the domain: truncated or doubling inverses (SO1, SO6)",
-        _identical,
-    ),
-    Regime(
-        "alternating",
-        "the inverse's off-diagonal terms with both signs, cancelling sums (SO1, SO5)",
-        _alternating,
-    ),
-    Regime(
-        "coherent-0.3", "doubling inverses that lose digits on mild coherence (SO1)", _coherent(0.3)
-    ),
+    Regime("random", "general key algebra; hides every bad triangular inverse (GA2, H1, SO6, P3)",
+           _random, weight=2),
+    Regime("one-hot",
+           "which key row is written and read: axis and head offsets, exact arithmetic (O1, O4, S8,"
+           " H16)", _one_hot),
+    Regime("identical",
+           "the worst triangular system of the domain: truncated or doubling inverses (SO1, SO6)",
+           _identical),
+    Regime("alternating",
+           "the inverse's off-diagonal terms with both signs, cancelling sums (SO1, SO5)",
+           _alternating),
+    Regime("coherent-0.3", "doubling inverses that lose digits on mild coherence (SO1)",
+           _coherent(0.3)),
     Regime("coherent-0.6", "16-row doubling inverses (SO1)", _coherent(0.6)),
-    Regime(
-        "coherent-0.9",
-        "doubling inverses in any low precision (SO1, SO8)",
-        _coherent(0.9),
-        weight=2,
-    ),
-    Regime(
-        "coherent-0.99",
-        "nearly singular updates: residuals v - S k that cancel (SO1, GA10)",
-        _coherent(0.99),
-    ),
-    Regime(
-        "zero-rows",
-        "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)",
-        _zero_rows,
-    ),
+    Regime("coherent-0.9", "doubling inverses in any low precision (SO1, SO8)", _coherent(0.9),
+           weight=2),
+    Regime("coherent-0.99", "nearly singular updates: residuals v - S k that cancel (SO1, GA10)",
+           _coherent(0.99)),
+    Regime("zero-rows",
+           "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)",
+           _zero_rows),
     Regime("tiny", "epsilons too large beside small norms (P1, P2, B34)", _tiny),
     Regime("coherent-0.5", "doubling inverses in 16 bits (SO1, SO8)", _coherent(0.5), weight=0),
-    Regime(
-        "flat",
-        "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)",
-        _flat,
-        weight=0,
-    ),
-    Regime(
-        "pair",
-        "two rows of a state read at once, a large and a small one (GA10, H12)",
-        _pair,
-        weight=0,
-    ),
-)
+    Regime("flat", "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)",
+           _flat, weight=0),
+    Regime("pair", "two rows of a state read at once, a large and a small one (GA10, H12)", _pair,
+           weight=0),
+)  # fmt: skip
 
 COHERENCE = (
     "one-hot", "random", "coherent-0.3", "coherent-0.5", "coherent-0.6", "coherent-0.9",

@@ -70,34 +70,15 @@ def _everywhere(d: Draw, matrix: Array) -> Array:
 STATES = table(
     Regime("absent", "a missing state read as garbage or as another slot's (S3, S11, V6)", _absent),
     Regime("zero", "absent and zero states treated differently (S11, V6)", _zero),
-    Regime(
-        "random",
-        "carry into the first chunk, states of empty sequences (H2, S10, V4, V6, V7)",
-        _random,
-        weight=2,
-    ),
-    Regime(
-        "large",
-        "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)",
-        _large,
-    ),
-    Regime(
-        "asymmetric",
-        "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)",
-        _asymmetric,
-        weight=2,
-    ),
-    Regime(
-        "nine-bits",
-        "states that need one bit more than bf16 has (H11, H12, S12)",
-        _nine_bits,
-        weight=0,
-    ),
-    Regime(
-        "dyadic",
-        "states that leave no rounding when they are replaced (V4, V6, V7, H10)",
-        _dyadic,
-        weight=0,
-    ),
+    Regime("random", "carry into the first chunk, states of empty sequences (H2, S10, V4, V6, V7)",
+           _random, weight=2),
+    Regime("large", "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)",
+           _large),
+    Regime("asymmetric", "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)",
+           _asymmetric, weight=2),
+    Regime("nine-bits", "states that need one bit more than bf16 has (H11, H12, S12)", _nine_bits,
+           weight=0),
+    Regime("dyadic", "states that leave no rounding when they are replaced (V4, V6, V7, H10)",
+           _dyadic, weight=0),
     Regime("two-rows", "a large row beside a small one (GA10, H12)", _two_rows, weight=0),
-)
+)  # fmt: skip

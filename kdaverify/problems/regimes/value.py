@@ -70,56 +70,26 @@ def _converged(d: Draw) -> Array:
 
 
 VALUES = table(
-    Regime(
-        "normal",
-        "general value algebra: heads, widths and tails of V (O4, B22, SO5, A4)",
-        _normal,
-        weight=4,
-    ),
-    Regime(
-        "powers-of-two",
-        "exact products: any rounding or lost term shows (O2, O5, S23)",
-        _powers_of_two,
-        weight=2,
-    ),
-    Regime(
-        "large",
-        "overflow of 16-bit intermediates, absolute tolerances that are too tight (O6, A9)",
-        _scaled(6),
-    ),
-    Regime(
-        "beyond-fp16",
-        "tiles that pass through fp16 on their way in or out (O6)",
-        _beyond_fp16,
-        weight=0,
-    ),
-    Regime(
-        "tiny",
-        "absolute epsilons and tolerances that hide everything, flushed subnormals (P1, X6)",
-        _tiny,
-    ),
-    Regime(
-        "zero",
-        "outputs that must be exactly the decayed state: stale tiles, unwritten rows (H24, O10,"
-        " O11)",
-        _zero,
-    ),
-    Regime(
-        "dyadic",
-        "values whose sums and differences every format holds (O5, H10, S23)",
-        _dyadic,
-        weight=0,
-    ),
-    Regime(
-        "repeated",
-        "the same value at every token: nothing is left to write after the first (SO1, SO6)",
-        _repeated,
-        weight=0,
-    ),
-    Regime(
-        "converged",
-        "values that the state of two rows recalls up to its last bits (GA10, H12)",
-        _converged,
-        weight=0,
-    ),
-)
+    Regime("normal", "general value algebra: heads, widths and tails of V (O4, B22, SO5, A4)",
+           _normal, weight=4),
+    Regime("powers-of-two", "exact products: any rounding or lost term shows (O2, O5, S23)",
+           _powers_of_two, weight=2),
+    Regime("large",
+           "overflow of 16-bit intermediates, absolute tolerances that are too tight (O6, A9)",
+           _scaled(6)),
+    Regime("beyond-fp16", "tiles that pass through fp16 on their way in or out (O6)", _beyond_fp16,
+           weight=0),
+    Regime("tiny",
+           "absolute epsilons and tolerances that hide everything, flushed subnormals (P1, X6)",
+           _tiny),
+    Regime("zero",
+           "outputs that must be exactly the decayed state: stale tiles, unwritten rows (H24, O10,"
+           " O11)", _zero),
+    Regime("dyadic", "values whose sums and differences every format holds (O5, H10, S23)", _dyadic,
+           weight=0),
+    Regime("repeated",
+           "the same value at every token: nothing is left to write after the first (SO1, SO6)",
+           _repeated, weight=0),
+    Regime("converged", "values that the state of two rows recalls up to its last bits (GA10, H12)",
+           _converged, weight=0),
+)  # fmt: skip

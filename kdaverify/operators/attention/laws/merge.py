@@ -66,23 +66,11 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 _CHECKS: Final = (
     attention_law("swapped", "a merge is commutative", "weights of the wrong part", _swapped),
-    attention_law(
-        "identity",
-        "a part without keys, (0, -inf), changes nothing",
-        "empty parts that count (C7, C8, C9)",
-        _identity,
-    ),
-    attention_law(
-        "doubled",
-        "a part merged with itself is that part with LSE + ln 2",
-        "maxima instead of sums, base 2 taken for e",
-        _doubled,
-    ),
-    attention_law(
-        "shifted",
-        "a constant added to both LSE leaves o and is added to LSE",
-        "exponentials without a maximum, finite sentinels (S4, C9)",
-        _shifted,
-    ),
-)
+    attention_law("identity", "a part without keys, (0, -inf), changes nothing",
+                  "empty parts that count (C7, C8, C9)", _identity),
+    attention_law("doubled", "a part merged with itself is that part with LSE + ln 2",
+                  "maxima instead of sums, base 2 taken for e", _doubled),
+    attention_law("shifted", "a constant added to both LSE leaves o and is added to LSE",
+                  "exponentials without a maximum, finite sentinels (S4, C9)", _shifted),
+)  # fmt: skip
 MERGE_LAWS: Final = {law.name: law for law in _CHECKS}

@@ -50,34 +50,22 @@ class Change:
 
 AS_IT_IS: Final = Change("", lambda x, _: x)
 _KEYS: Final[dict[str, tuple[str, str, Callable[[Quantities], Tensor]]]] = {
-    "g": (
-        "exp(-g) of its token: one decay is missing",
-        "exp(g) of its token: it is decayed once too often",
-        lambda q: q.g,
-    ),
+    "g": ("exp(-g) of its token: one decay is missing",
+          "exp(g) of its token: it is decayed once too often", lambda q: q.g),
     "next": ("exp(-g) of the next token", "exp(g) of the next token", lambda q: q.next),
     "previous": ("exp(-g) of the token before", "exp(g) of the token before", lambda q: q.previous),
-    "last": (
-        "exp(-g) of the last token: the last decay is missing",
-        "exp(g) of the last token: the last decay is applied twice",
-        lambda q: q.last,
-    ),
-    "G": (
-        "exp(-G), the decay since the chunk's start: that decay is missing",
-        "exp(G), the decay since the chunk's start: that decay is applied once too often",
-        lambda q: q.G,
-    ),
-    "end": (
-        "exp(G - G_last), the decay to the chunk's end: that decay is missing",
-        "exp(G_last - G), the decay to the chunk's end: that decay is applied once too often",
-        lambda q: q.to_the_end,
-    ),
-    "total": (
-        "exp(-G_last), the decay of the whole chunk: that decay is missing",
-        "exp(G_last), the decay of the whole chunk: that decay is applied once too often",
-        lambda q: q.total,
-    ),
-}
+    "last": ("exp(-g) of the last token: the last decay is missing",
+             "exp(g) of the last token: the last decay is applied twice", lambda q: q.last),
+    "G": ("exp(-G), the decay since the chunk's start: that decay is missing",
+          "exp(G), the decay since the chunk's start: that decay is applied once too often",
+          lambda q: q.G),
+    "end": ("exp(G - G_last), the decay to the chunk's end: that decay is missing",
+            "exp(G_last - G), the decay to the chunk's end: that decay is applied once too often",
+            lambda q: q.to_the_end),
+    "total": ("exp(-G_last), the decay of the whole chunk: that decay is missing",
+              "exp(G_last), the decay of the whole chunk: that decay is applied once too often",
+              lambda q: q.total),
+}  # fmt: skip
 _CONSTANTS: Final[tuple[tuple[str, float], ...]] = (
     ("0", 0.0),
     ("negated", -1.0),
