@@ -61,35 +61,13 @@ _EXPOSES: Final = (
     " masks kept by shape (W1, W2, C10)"
 )
 RULES: Final = (
-    CallRule(
-        "alternating-keys",
-        "calls of one shape whose rows see other keys, in turns: permuted lengths, other lists,"
-        " another mask",
-        _EXPOSES,
-        _in_turns,
-        size="keys",
-        keys=True,
-        costly=True,
-    ),
-    CallRule(
-        "alternating-keys-backward",
-        "the same of all gradients",
-        _EXPOSES,
-        partial(_in_turns, backward=True),
-        size="keys",
-        keys=True,
-        spare=False,
-        backward=True,
-        costly=True,
-    ),
-    CallRule(
-        "edited-keys",
-        "lengths and lists edited in place are new ones",
-        "a schedule kept for a tensor of lengths that has changed since",
-        _edited,
-        size="keys",
-        keys=True,
-        channel="objects",
-        costly=True,
-    ),
-)
+    CallRule("alternating-keys",
+             "calls of one shape whose rows see other keys, in turns: permuted lengths, other"
+             " lists, another mask", _EXPOSES, _in_turns, size="keys", keys=True, costly=True),
+    CallRule("alternating-keys-backward", "the same of all gradients", _EXPOSES,
+             partial(_in_turns, backward=True), size="keys", keys=True, spare=False, backward=True,
+             costly=True),
+    CallRule("edited-keys", "lengths and lists edited in place are new ones",
+             "a schedule kept for a tensor of lengths that has changed since", _edited, size="keys",
+             keys=True, channel="objects", costly=True),
+)  # fmt: skip
