@@ -58,12 +58,48 @@ from kdaverify.faults.hosts import host_of
 from kdaverify.faults.planted.catalogue import PLANTED
 
 MODULES: Final = (
-    gates, normalisation, cumsum, scores, solve, wy, state, state_races, output, decode, backward,
-    backward_pairs, packing, resume, layout, entry, scalar_decay, scalar_decay_backward,
-    gated_calls, conv_taps, conv_states, conv_backward, conv_sizes, gated_norm, norm_shapes, layer,
-    layer_cache, attention_scores, masks, pages, splits, attention_backward, attention_sinks,
-    wrapper, sizes, special_sizes, prefixes, leftovers, ports, lists, quantised,
-)  # fmt: skip
+    gates,
+    normalisation,
+    cumsum,
+    scores,
+    solve,
+    wy,
+    state,
+    state_races,
+    output,
+    decode,
+    backward,
+    backward_pairs,
+    packing,
+    resume,
+    layout,
+    entry,
+    scalar_decay,
+    scalar_decay_backward,
+    gated_calls,
+    conv_taps,
+    conv_states,
+    conv_backward,
+    conv_sizes,
+    gated_norm,
+    norm_shapes,
+    layer,
+    layer_cache,
+    attention_scores,
+    masks,
+    pages,
+    splits,
+    attention_backward,
+    attention_sinks,
+    wrapper,
+    sizes,
+    special_sizes,
+    prefixes,
+    leftovers,
+    ports,
+    lists,
+    quantised,
+)
 """One for each stage, in the order of the pipeline; then those of the other operators."""
 
 FAULTS: Final = MappingProxyType({fault.id: fault for stage in MODULES for fault in stage.FAULTS})
@@ -80,20 +116,32 @@ class Gap:
 
 
 NOT_RECREATED: Final = (
-    Gap("SO3", "fla-org/fla#673, @370fe304",
+    Gap(
+        "SO3",
+        "fla-org/fla#673, @370fe304",
         "rows past the end of a sequence are read into rows past the end of the result, which"
         " nothing reads: every output is the same, to the bit, unless the memory behind a sequence"
-        " holds NaN"),
-    Gap("P3", "fla-org/fla#483",
+        " holds NaN",
+    ),
+    Gap(
+        "P3",
+        "fla-org/fla#483",
         "decode leaves keys unnormalised that the chunk normalises: a call here brings keys as the"
-        " recurrence reads them, and the embedded kernel normalises none"),
-    Gap("GDN-D28", "fla-org/fla#844",
+        " recurrence reads them, and the embedded kernel normalises none",
+    ),
+    Gap(
+        "GDN-D28",
+        "fla-org/fla#844",
         "offsets beside several batch entries are taken, and those of the first entry are used for"
-        " all: no call of a pack has more than one entry here, so no kernel is given any"),
-    Gap("NORM-N3", "fla-org/fla#1071",
+        " all: no call of a pack has more than one entry here, so no kernel is given any",
+    ),
+    Gap(
+        "NORM-N3",
+        "fla-org/fla#1071",
         "the gradient of the weight of the linear layer that follows: a norm has no such weight,"
-        " everything that it returns itself is right"),
-)  # fmt: skip
+        " everything that it returns itself is right",
+    ),
+)
 
 
 def faulty(spec: str) -> Adapter:

@@ -49,14 +49,29 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
 
 _rule = partial(CallRule, spare=False, costly=True, inside=True)
 RULES: Final = (
-    _rule("no-grad", "a call under no_grad returns what any other does",
-          "a path of its own where no gradients are enabled", _untracked, size="tails"),
-    _rule("no-grad-one-token",
-          "the same of one token of each sequence, under no_grad and in inference mode",
-          "a decode path behind the main entry point: it updates the given state in place, or skips"
-          " the scale", _one_token, size="one", packed=False, sequences=True),
-    _rule("edited-values-no-grad",
-          "all tensors overwritten in place are a new call under no_grad and in inference mode,"
-          " too", "weights converted for a server, and kept by their address", _edited, size="tiny",
-          channel="objects"),
-)  # fmt: skip
+    _rule(
+        "no-grad",
+        "a call under no_grad returns what any other does",
+        "a path of its own where no gradients are enabled",
+        _untracked,
+        size="tails",
+    ),
+    _rule(
+        "no-grad-one-token",
+        "the same of one token of each sequence, under no_grad and in inference mode",
+        "a decode path behind the main entry point: it updates the given state in place, or skips"
+        " the scale",
+        _one_token,
+        size="one",
+        packed=False,
+        sequences=True,
+    ),
+    _rule(
+        "edited-values-no-grad",
+        "all tensors overwritten in place are a new call under no_grad and in inference mode, too",
+        "weights converted for a server, and kept by their address",
+        _edited,
+        size="tiny",
+        channel="objects",
+    ),
+)

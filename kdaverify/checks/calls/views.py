@@ -168,6 +168,7 @@ _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or 
 _of_backward = partial(
     CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True
 )
+# fmt: off
 RULES = (
     *(
         CallRule(
@@ -210,4 +211,5 @@ RULES = (
         )
         for name in ("guarded", "sliced", "swapped")
     ),
-)  # fmt: skip
+)
+# fmt: on

@@ -87,34 +87,51 @@ def _is_of_repeats(case: Sequence[Verdict]) -> bool:
 
 QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
     {
-        "combinations": QuestionKind("pairs and triples of properties of a problem",
-                                     lambda case: case[0].property == "combined"),
-        "widths": QuestionKind("keys and values past 128 columns",
-                               lambda case: past_one_tile(case[0].problem)),
-        "magnitudes": QuestionKind("values beyond the range of fp16",
-                                   lambda case: _problem(case).get("value") == "beyond-fp16"),
-        "memory": QuestionKind("memory around tensors backward, at odd and tail widths, in long"
-                               " calls", _is_of_memory),
-        "repeats": QuestionKind("repeated calls of over 1,000 tokens and eight heads",
-                                _is_of_repeats),
-        "process": QuestionKind("memory, objects and keywords of kernels that run in a process of"
-                                " their own", _is_of_a_process),
+        "combinations": QuestionKind(
+            "pairs and triples of properties of a problem",
+            lambda case: case[0].property == "combined",
+        ),
+        "widths": QuestionKind(
+            "keys and values past 128 columns", lambda case: past_one_tile(case[0].problem)
+        ),
+        "magnitudes": QuestionKind(
+            "values beyond the range of fp16",
+            lambda case: _problem(case).get("value") == "beyond-fp16",
+        ),
+        "memory": QuestionKind(
+            "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
+        ),
+        "repeats": QuestionKind(
+            "repeated calls of over 1,000 tokens and eight heads", _is_of_repeats
+        ),
+        "process": QuestionKind(
+            "memory, objects and keywords of kernels that run in a process of their own",
+            _is_of_a_process,
+        ),
         "overflow": QuestionKind(
             "outputs that fit where others of the same call overflow",
             lambda case: any(OVERFLOWS in verdict.message for verdict in case),
         ),
-        "depth": QuestionKind("finite gates down to -1e6",
-                              lambda case: _problem(case).get("gate") == "deep-resets"),
-        "entries": QuestionKind("entry points that activate gates, take sigmoids or normalise"
-                                " themselves", lambda case: case[0].property == "options"),
-        "autograd": QuestionKind("calls that a training step or a server makes: recorded or not,"
-                                 " with frozen inputs, twice backward, from a sum",
-                                 lambda case: _rule(case) in AUTOGRAD_RULES),
-        "coincidences": QuestionKind("sizes that are equal, lengths of a pack that follow a rule",
-                                     _is_of_coincidences),
-        "ids": QuestionKind("segment ids in any order, and padding in front and between",
-                            lambda case: _rule(case) in IDS_RULES),
+        "depth": QuestionKind(
+            "finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"
+        ),
+        "entries": QuestionKind(
+            "entry points that activate gates, take sigmoids or normalise themselves",
+            lambda case: case[0].property == "options",
+        ),
+        "autograd": QuestionKind(
+            "calls that a training step or a server makes: recorded or not, with frozen inputs,"
+            " twice backward, from a sum",
+            lambda case: _rule(case) in AUTOGRAD_RULES,
+        ),
+        "coincidences": QuestionKind(
+            "sizes that are equal, lengths of a pack that follow a rule", _is_of_coincidences
+        ),
+        "ids": QuestionKind(
+            "segment ids in any order, and padding in front and between",
+            lambda case: _rule(case) in IDS_RULES,
+        ),
     }
-)  # fmt: skip
+)
 """By name. The diagnosis, which has no question of its own, is tested on named faults
 (tests/diagnosis)."""
