@@ -86,7 +86,13 @@ def test_a_rule_that_is_tested_runs_no_backward(rule: str, monkeypatch: pytest.M
 
 
 def test_the_marked_rules_are_those_about_gradients() -> None:
-    with_a_graph = {"recorded-forward", "frozen-inputs", "backward-twice", "two-forwards"}
+    with_a_graph = {
+        "recorded-forward",
+        "frozen-inputs",
+        "frozen-subsets",
+        "backward-twice",
+        "two-forwards",
+    }
     assert {name for name, rule in RULES.items() if rule.backward} == with_a_graph | {
         name for name in RULES if name.endswith("-backward") or name.startswith("cotangent-")
     }

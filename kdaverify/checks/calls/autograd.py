@@ -87,9 +87,9 @@ def _frozen(case: CallRuleCase) -> list[Outcome]:
     if len(names) < 2:
         raise Unreachable("fewer than two of its inputs have a gradient")
     recorded(case, names)
-    plain, outcomes = _received_gradients(case, names), list[Outcome]()
-    for part in _parts(names):
-        found = _received_gradients(case, part)
+    plain, outcomes = received_gradients(case, names), list[Outcome]()
+    for part in parts(names):
+        found = received_gradients(case, part)
         beside = {name: plain[name] for name in found}
         outcomes += same_or_right(
             beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients"
@@ -97,7 +97,7 @@ def _frozen(case: CallRuleCase) -> list[Outcome]:
     return outcomes
 
 
-def _parts(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def parts(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """All names but one, then each alone.
 
     Few parts that separate every two names are not enough: a gate's gradient that is left out where
@@ -108,7 +108,7 @@ def _parts(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     yield from ((name,) for name in names)
 
 
-def _received_gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
+def received_gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
     """Of what the kernel receives, by the name of the gradient.
 
     A leaf in front of a conversion would leave out inputs that are converted: a port with gates in

@@ -54,8 +54,10 @@ class _CallingCase(CallRuleCase):
         self.unjudged.append(Unjudged(found, inputs, backward=False))
         return []
 
-    def judged_back(self, found: Mapping[str, Tensor], given: Any = None) -> list[Outcome]:
-        self.unjudged.append(Unjudged(found, None, backward=True, loss=given))
+    def judged_back(
+        self, found: Mapping[str, Tensor], given: Any = None, inputs: TensorCall | None = None
+    ) -> list[Outcome]:
+        self.unjudged.append(Unjudged(found, inputs, backward=True, loss=given))
         return []
 
 
@@ -88,10 +90,10 @@ def _trial(
 
 
 def _judged(case: CallRuleCase, found: Unjudged) -> list[Outcome]:
-    if found.backward:
-        return case.judged_back(found.tensors, found.loss)
     # Certified values are of the inputs as the harness has them, wherever the kernel had them.
     inputs = None if found.inputs is None else found.inputs.on(case.inputs.device)
+    if found.backward:
+        return case.judged_back(found.tensors, found.loss, inputs)
     return case.judged(found.tensors, inputs)
 
 

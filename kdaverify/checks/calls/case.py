@@ -123,10 +123,12 @@ class CallRuleCase:
         """Outputs against the truth."""
         return outcomes(self.adapter, self.inputs if inputs is None else inputs, lambda: {**found})
 
-    def judged_back(self, found: Mapping[str, Tensor], given: Any = None) -> list[Outcome]:
-        """Gradients against the exact ones of the case's loss, or of another."""
-        loss = self.cotangents if given is None else given
-        return judge_gradients(self.adapter, self.problem, self.inputs, loss, {**found})
+    def judged_back(
+        self, found: Mapping[str, Tensor], given: Any = None, inputs: TensorCall | None = None
+    ) -> list[Outcome]:
+        """Gradients against the exact ones of the case's loss and call, or of others."""
+        loss, x = self.cotangents if given is None else given, inputs or self.inputs
+        return judge_gradients(self.adapter, self.problem, x, loss, {**found})
 
     def direction(self, *, backward: bool) -> tuple[Callable[[], Tensors], Judge]:
         """How to call for outputs, or for gradients, and how to judge them."""

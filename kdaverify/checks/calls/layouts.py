@@ -164,6 +164,25 @@ LAYOUTS: Final = {
         _swapped, "head-major where token-major is meant, head first where sequence first is meant"
     ),
 }
+
+
+def _exchanged(axis: int) -> Lay:
+    """Two neighbouring axes, wherever there are both."""
+
+    def lay(name: str, tensor: Tensor, before: int) -> Tensor:
+        axes = (axis, axis + 1)
+        if axes[1] >= tensor.ndim:
+            return _dense(GUARD)(name, tensor, before)
+        return _room(tensor, tensor.transpose(*axes).shape, GUARD).transpose(*axes).copy_(tensor)
+
+    return lay
+
+
+EXCHANGED: Final = tuple(
+    MemoryLayout(_exchanged(axis), f"with axes {axis} and {axis + 1} exchanged in memory")
+    for axis in range(3)
+)
+"""Where sizes are equal, strides alone say which axis is which."""
 JOINED: Final = MemoryLayout(
     _dense(GUARD), "views of one buffer, as the parts of a fused projection are", joined=True
 )

@@ -24,6 +24,8 @@ REAL_TIMES: Final = {
 50 with probability 95 %."""
 INTERPRETED: Final = 4
 """A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
+WRITES: Final = "beta"
+"""The input that only the delta rule has."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 
 
@@ -88,6 +90,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (of_sequences or not rule.sequences)
         and (adapter.operator.has_keys or not rule.keys)
         and (of_states or not rule.decode)
+        and (WRITES in signature.names(Role.TOKEN) or not rule.delta)
     )
 
 

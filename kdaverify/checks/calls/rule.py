@@ -9,9 +9,10 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import CallRuleCheck
 from kdaverify.checks.property_table import Tier
 
-Size = Literal["tails", "tiny", "one", "real", "long", "keys"]
-"""A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight
-heads, or as many of two; or what rules about keys are tested on.
+Size = Literal["tails", "tiny", "one", "equal", "chunks", "real", "long", "keys"]
+"""A chunk and tails of several lengths, a handful of tokens, one, as many of everything, several
+chunks of a state that is held, over a thousand tokens of eight heads, or as many of two; or what
+rules about keys are tested on.
 
 Results of other bits are compared with certified values: for gradients of eight heads that takes
 over a minute, for two 15 s."""
@@ -36,6 +37,8 @@ class CallRule:
         keys: about which keys rows see: tested on operators whose problems of one shape differ in
             it.
         scaled: about the scale: tested on operators whose problems have one.
+        delta: about writes, or a state of keys and values: tested on the delta rule alone, as are
+            the sizes `equal` and `chunks`.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
@@ -62,6 +65,7 @@ class CallRule:
     offsets: bool = False
     keys: bool = False
     scaled: bool = False
+    delta: bool = False
     aligned: bool = False
     spare: bool = True
     counted: bool = False

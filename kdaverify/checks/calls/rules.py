@@ -11,8 +11,10 @@ from kdaverify.checks.calls import (
     alternating,
     autograd,
     first,
+    frozen,
     interleaved,
     keys,
+    late,
     lifetimes,
     packs,
     repeated,
@@ -54,11 +56,17 @@ def of_long_calls(rule: CallRule) -> CallRule:
     )
 
 
+LATER: Final = (*frozen.RULES, *views.OF_EQUAL_SIZES, *untracked.OF_CHUNKS, *late.RULES)
+"""Behind the others: widths and formats of a rule go by its number, and its faults are found with
+those."""
+
+
 def _all_rules() -> Iterator[CallRule]:
     for rule in (rule for module in MODULES for rule in module.RULES):
         yield rule
         if rule.name in OF_LONG_CALLS:
             yield of_long_calls(rule)
+    yield from LATER
 
 
 RULES: Final = MappingProxyType({rule.name: rule for rule in _all_rules()})

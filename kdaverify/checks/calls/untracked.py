@@ -6,6 +6,7 @@ are enabled takes the path of a server nowhere else.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -13,7 +14,7 @@ import torch
 
 from kdaverify.checks.calls.autograd import in_inference_mode
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import CallRuleCase, Tensors
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.lifetimes import edited, other_values
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
@@ -28,13 +29,17 @@ def _untracked(case: CallRuleCase) -> list[Outcome]:
     return same_or_right(case.run(), _without_gradients(case), case.judged, "under no_grad")
 
 
-def _one_token(case: CallRuleCase) -> list[Outcome]:
+_MODES: Final = {"under no_grad": _without_gradients, "in inference mode": in_inference_mode}
+
+
+def _in_both_modes(case: CallRuleCase, of: str) -> list[Outcome]:
     plain = case.run()
-    modes = {"under no_grad": _without_gradients, "in inference mode": in_inference_mode}
+    # The inputs are named: what is judged outside the kernel's process may be of another problem.
+    judge = partial(case.judged, inputs=case.inputs)
     return [
         outcome
-        for said, call in modes.items()
-        for outcome in same_or_right(plain, call(case), case.judged, f"of one token, {said}")
+        for said, call in _MODES.items()
+        for outcome in same_or_right(plain, call(case), judge, f"{of}, {said}")
     ]
 
 
@@ -45,6 +50,15 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
         for mode in (torch.no_grad, torch.inference_mode)
         for outcome in edited(case, other_values(case), mode)
     ]
+
+
+def _several_chunks(case: CallRuleCase) -> list[Outcome]:
+    found = _in_both_modes(case, "of several chunks") if case.problem.state != "absent" else []
+    try:
+        written = replace(case, problem=case.beside(state="absent", beta="one-write"))
+    except Unreachable:
+        return found
+    return [*found, *_in_both_modes(written, "of several chunks, without a state")]
 
 
 _rule = partial(CallRule, spare=False, costly=True, inside=True)
@@ -61,7 +75,7 @@ RULES: Final = (
         "the same of one token of each sequence, under no_grad and in inference mode",
         "a decode path behind the main entry point: it updates the given state in place, or skips"
         " the scale",
-        _one_token,
+        partial(_in_both_modes, of="of one token"),
         size="one",
         packed=False,
         sequences=True,
@@ -75,3 +89,18 @@ RULES: Final = (
         channel="objects",
     ),
 )
+OF_CHUNKS: Final = (
+    _rule(
+        "no-grad-chunks",
+        "the same of several chunks that hold a state, given or written once",
+        "an inference path that rounds the state between chunks, where a training path does not"
+        " (S12, H12)",
+        _several_chunks,
+        size="chunks",
+        packed=False,
+        sequences=True,
+        delta=True,
+        costly=False,
+    ),
+)
+"""Tested after all others, in every format: a format hides what is rounded to it."""

@@ -12,6 +12,7 @@ from kdaverify.adapters.conventions import AS_THEY_ARE, views_as_they_lie
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.layouts import (
+    EXCHANGED,
     JOINED,
     LAYOUTS,
     WIDE,
@@ -26,6 +27,7 @@ from kdaverify.checks.status import REFUSED, Status
 from oracles.signature import Role, TensorCall
 
 X = TypeVar("X")
+LayoutCheck = Callable[[CallRuleCase, MemoryLayout], list[Outcome]]
 _ABOUT_MEMORY: Final = re.compile(r"contiguous|\bstrides?\b|\balign(ed|ment)\b", re.IGNORECASE)
 
 
@@ -164,6 +166,17 @@ def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     )
 
 
+def _exchanged(case: CallRuleCase, check: LayoutCheck) -> list[Outcome]:
+    """The outcomes of the first layout that is wrong, or else of all."""
+    found = list[Outcome]()
+    for layout in EXCHANGED:
+        here = check(case, layout)
+        if any(outcome.status.rejects for outcome in here):
+            return [replace(one, message=f"{one.message}, {layout.about}") for one in here]
+        found += here
+    return found
+
+
 _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"
 _of_backward = partial(
     CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True
@@ -212,4 +225,20 @@ RULES = (
         for name in ("guarded", "sliced", "swapped")
     ),
 )
+_BY_SIZE = "the order of axes inferred from sizes and strides: a transposed state where K = V"
+_of_equal_sizes = partial(
+    CallRule, size="equal", packed=False, sequences=True, delta=True, channel="memory", costly=True
+)
+OF_EQUAL_SIZES = (
+    _of_equal_sizes("view-exchanged",
+                    "where all sizes are equal, inputs with two axes exchanged in memory",
+                    _BY_SIZE, partial(_exchanged, check=_viewed)),
+    _of_equal_sizes("view-exchanged-backward", "the gradients of such calls", _BY_SIZE,
+                    partial(_exchanged, check=_inputs_viewed_back), backward=True),
+    _of_equal_sizes("cotangent-exchanged",
+                    "where all sizes are equal, the gradients of outputs with two axes exchanged"
+                    " in memory", f"{_BY_SIZE}, of an incoming gradient",
+                    partial(_exchanged, check=_viewed_back), backward=True),
+)
+"""Tested after all others, whose widths and formats are by their number."""
 # fmt: on

@@ -18,6 +18,7 @@ from oracles.inputs import Inputs
 Outputs = tuple[Tensor, Tensor]
 Patch = Callable[[Inputs, dict[Any, Any]], Outputs]
 DTYPES = ("fp32", "bf16")
+CHUNK = 64
 LONG = 1024
 """Tokens from which the planted kernels take another path."""
 
@@ -263,6 +264,28 @@ class Latest(torch.autograd.Function):
         return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None
 
 
+class Variants(torch.autograd.Function):
+    """k, v, g and beta as they are; of one set of frozen inputs the gradient of the last gate is
+    left out.
+    """
+
+    @staticmethod
+    def forward(_: Any, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+        return k.clone(), v.clone(), g.clone(), beta.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
+        dk, dv, dg, dbeta = given
+        if ctx.needs_input_grad == (False, False, True, True):
+            dg = torch.cat((dg[:, :-1], 0 * dg[:, -1:]), dim=1)
+        return dk, dv, dg, dbeta
+
+
+def variant_of_frozen_rows(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    k, v, g, beta = Variants.apply(x.k, x.v, x.g, x.beta)  # pyright: ignore[reportGeneralTypeIssues]
+    return right(replace(x, k=k, v=v, g=g, beta=beta))
+
+
 def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
     q, v = Freed.apply(x.q, x.v)  # pyright: ignore[reportGeneralTypeIssues]
     return right(replace(x, q=q, v=v))
@@ -303,6 +326,22 @@ def kept_for_a_server(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     if torch.is_grad_enabled():
         return right(x)
     return remembers(lambda x: (x.v.data_ptr(), x.v.shape, x.v.stride()), "v")(x, kept)
+
+
+def rounded_without_gradients(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Its path for inference hands a given state from chunk to chunk in bf16."""
+    state = x.initial_state
+    if torch.is_grad_enabled() or state is None or x.cu_seqlens is not None:
+        return right(x)
+    found = list[Tensor]()
+    for first in range(0, x.T, CHUNK):
+        rows = slice(first, first + CHUNK)
+        tokens = {name: getattr(x, name)[:, rows] for name in ("q", "k", "v", "g", "beta")}
+        # Not before the first chunk, nor behind the last.
+        before = state.bfloat16().to(state.dtype) if first else state
+        o, state = right(replace(x, **tokens, initial_state=before))
+        found.append(o)
+    return torch.cat(found, dim=1), state
 
 
 def one_token_in_place(x: Inputs, _: dict[Any, Any]) -> Outputs:

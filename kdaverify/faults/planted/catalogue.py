@@ -14,7 +14,10 @@ from kdaverify.faults.planted import (
     coincident,
     depth,
     entries,
+    exchanged,
+    fused_padding,
     head_gates,
+    late,
     magnitudes,
     overflow,
     races,
@@ -136,6 +139,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_shaped("MAG", "magnitudes", magnitudes.FAULTS),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
             *_named("HEAD", "memory", "smoke", head_gates.OF_MEMORY, head_gates.twin),
+            *_named("FUSE", "memory", "smoke", fused_padding.FAULTS, fused_padding.twin),
             *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
             *_named(
                 "PROC",
@@ -150,6 +154,8 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("AUTO", "autograd", "smoke", _OF_AUTOGRAD, twin),
             *_named("GRAD", "autograd", "smoke", head_gates.OF_AUTOGRAD, head_gates.twin),
             *_named("SIZE", "coincidences", "smoke", coincident.FAULTS, twin),
+            *_named("AXES", "coincidences", "smoke", exchanged.FAULTS, twin),
+            *_named("LATE", "late", "smoke", late.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

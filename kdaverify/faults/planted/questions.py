@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from kdaverify.checks.calls import autograd, untracked
+from kdaverify.checks.calls import autograd, frozen, late, untracked, views
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
@@ -17,8 +17,10 @@ from kdaverify.problems.coincidences import COINCIDENT
 from kdaverify.verdicts.verdict import Verdict
 
 AUTOGRAD_RULES: Final = tuple(
-    rule.name for module in (autograd, untracked) for rule in module.RULES
+    rule.name for rule in (*autograd.RULES, *untracked.RULES, *frozen.RULES, *untracked.OF_CHUNKS)
 )
+EQUAL_RULES: Final = tuple(rule.name for rule in views.OF_EQUAL_SIZES)
+LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
@@ -69,7 +71,7 @@ def past_one_tile(problem: str) -> bool:
 def _is_of_coincidences(case: Sequence[Verdict]) -> bool:
     problem = _problem(case)
     if case[0].property not in ("panel", "gradients"):
-        return False
+        return _rule(case) in EQUAL_RULES
     return any(
         all(_plain(problem.get(name)) == _plain(value) for name, value in fields.items())
         for _, fields in COINCIDENT.values()
@@ -120,12 +122,17 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: case[0].property == "options",
         ),
         "autograd": QuestionKind(
-            "calls that a training step or a server makes: recorded or not, with frozen inputs,"
-            " twice backward, from a sum",
+            "calls that a training step or a server makes: recorded or not, with any inputs"
+            " frozen, twice backward, from a sum",
             lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
         "coincidences": QuestionKind(
-            "sizes that are equal, lengths of a pack that follow a rule", _is_of_coincidences
+            "sizes that are equal, also with axes exchanged in memory, and lengths of a pack that"
+            " follow a rule",
+            _is_of_coincidences,
+        ),
+        "late": QuestionKind(
+            "what follows 4,096 tokens that write nothing", lambda case: _rule(case) in LATE_RULES
         ),
         "ids": QuestionKind(
             "segment ids in any order, and padding in front and between",

@@ -50,15 +50,23 @@ from kdaverify.faults.planted.broken_calls import (
     port,
     remembers,
     right,
+    rounded_without_gradients,
     saved_by_the_latest,
     slots_of_the_first_batch,
     tail_of_an_expanded_key,
     tiled_heads,
+    variant_of_frozen_rows,
     when_long,
     writes_sequences_alone,
     wrong_at_first,
     wrong_at_times,
 )
+from kdaverify.faults.planted.exchanged import (
+    derived_from_a_cotangent_by_strides,
+    derived_from_a_state_by_strides,
+    state_by_strides,
+)
+from kdaverify.faults.planted.late import first_chunks_again, keys_of_the_first_chunks
 from oracles.inputs import Inputs
 
 
@@ -180,6 +188,13 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "no-grad-one-token": lambda: port(one_token_in_place),
     "edited-values-no-grad": lambda: port(kept_for_a_server),
     "tuned": Tuned,
+    "frozen-subsets": lambda: port(variant_of_frozen_rows),
+    "view-exchanged": lambda: port(state_by_strides),
+    "view-exchanged-backward": lambda: Derived(derived_from_a_state_by_strides),
+    "cotangent-exchanged": lambda: Derived(derived_from_a_cotangent_by_strides),
+    "no-grad-chunks": lambda: port(rounded_without_gradients),
+    "late": lambda: port(first_chunks_again),
+    "late-backward": lambda: Derived(keys_of_the_first_chunks),
 }
 """By the rule that each breaks."""
 

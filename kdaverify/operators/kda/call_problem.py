@@ -22,12 +22,16 @@ _PACKS: Final = {
     "tails": (66, 0, 9, 2),
     "tiny": (5, 0, 2),
     "one": (1,),
+    "equal": (4, 4, 4, 4),
+    "chunks": (300, 0, 80),
     **dict.fromkeys(REAL, (513, 0, 446, 65, 1)),
 }
 _HEADS: Final = {
     "tails": {"H": 1, "HV": 2},
     "tiny": {"H": 2, "HV": 4},
     "one": {"H": 2, "HV": 4},
+    "equal": {"H": 4, "HV": 4},
+    "chunks": {"H": 1, "HV": 1},
     "real": {"H": 8, "HV": 8},
     "long": {"H": 1, "HV": 2},
 }
@@ -36,9 +40,15 @@ _BATCHES: Final[dict[str, dict[str, Any]]] = {
     "tails": {"B": 2, "T": 70},
     "tiny": {"B": 2, "T": 6},
     "one": {"B": 2, "T": 1},
+    "equal": {"B": 4, "T": 4},
+    "chunks": {"B": 1, "T": 300},
     **{size: {"B": 1, "T": 1025} for size in REAL},
 }
+_REGIMES: Final[dict[str, dict[str, str]]] = {"chunks": {"gate": "memory", "beta": "zero"}}
+"""Where no token writes, the last state has no rounding but that of the state itself."""
 _REAL_WIDTH: Final = 64
+_EQUAL: Final = 4
+"""Of everything, in calls whose axes no size distinguishes."""
 PLAIN_WIDTH: Final = (8, 4)
 _MEMORY_WIDTHS: Final = (PLAIN_WIDTH, (5, 3), (100, 65), (128, 128))
 """(K, V) of rules about memory: powers of two; odd; a tail behind full tiles, one element past a
@@ -74,6 +84,7 @@ def call_problem(
         **_widths(rule, adapter, turn),
         # "mild" gates are all alike: a permuted tensor of them is read right without its strides.
         **({"gate": "log-sigmoid"} if rule.memory else {}),
+        **_REGIMES.get(rule.size, {}),
         "dtype": dtype,
         "seed": seed,
     }
@@ -105,6 +116,8 @@ def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
             default=_REAL_WIDTH,
         )
         return dict.fromkeys(("K", "V"), nearest)
+    if rule.size == "equal":
+        return dict.fromkeys(("K", "V"), next(iter(adapter.widths), _EQUAL))
     known = [(width, width) for width in adapter.widths] or (
         _MEMORY_WIDTHS if rule.memory else [PLAIN_WIDTH]
     )

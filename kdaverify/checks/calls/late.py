@@ -1,0 +1,126 @@
+"""Tokens that begin late: thousands of tokens that write nothing, then a few that do.
+
+A state of 0 that nothing is written to stays 0, exactly, in every kernel. What follows is a short
+call, whose exact values cost little: a kernel that counted chunks of 16 tokens in a byte read those
+of the first chunk after 4,096 tokens, and was accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import values_of
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.outcome import Outcome
+from oracles.signature import Role
+
+LATE: Final = 4096
+"""Tokens before: 256 chunks of 16, 64 of 64, 32 of 128."""
+
+
+@dataclass(frozen=True)
+class LateCall:
+    """A long call, and the short one that its last tokens are.
+
+    Args:
+        case: of the short problem.
+        long: the call with LATE tokens before, whose beta is 0.
+        short: its last tokens alone.
+    """
+
+    case: CallRuleCase
+    long: Any
+    short: Any
+
+    @classmethod
+    def of(cls, case: CallRuleCase) -> LateCall:
+        """The call of a problem without a state.
+
+        Raises:
+            Unreachable: the kernel takes no sequence as long, or no token that writes nothing.
+        """
+        if case.adapter.environment()["mode"] == "interpreted":
+            raise Unreachable(f"an interpreter would take minutes over {LATE} tokens")
+        if case.adapter.domain.beta_range[0] > 0:
+            raise Unreachable("it takes no token that writes nothing")
+        # Gates that are all alike are read right from anywhere.
+        short = replace(case, problem=case.beside(state="absent", B=1, gate="log-sigmoid"))
+        long = short.beside(T=LATE + short.problem.T)
+        if long.T != LATE + short.problem.T:
+            raise Unreachable(f"it takes no sequence of {LATE} tokens")
+        x = long.inputs()
+        late = x.beta.clone()
+        late[:, :LATE] = 0
+        x = replace(x, beta=late)
+        return cls(short, x, x.mapped(_last, Role.TOKEN))
+
+    def ends(self, found: Tensors) -> Tensors:
+        """Outputs or gradients of the short call, from those of the long one."""
+        signature = self.long.signature
+        return {
+            name: one if signature.is_state(name) else _last(one) for name, one in found.items()
+        }
+
+    def loss(self) -> Any:
+        """The cotangents of the short call, 0 before it."""
+        given = {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
+        outputs = self.long.signature.cotangents
+        return self.case.loss_of(
+            {
+                name: dy if self.long.signature.is_state(outputs[name]) else _behind_zeros(dy)
+                for name, dy in given.items()
+            }
+        )
+
+
+def _last(x: Tensor) -> Tensor:
+    return x[:, LATE:].contiguous()
+
+
+def _behind_zeros(dy: Tensor) -> Tensor:
+    return torch.cat((dy.new_zeros(dy.shape[0], LATE, *dy.shape[2:]), dy), dim=1)
+
+
+def _late(case: CallRuleCase) -> list[Outcome]:
+    call = LateCall.of(case)
+    return call.case.judged(call.ends(call.case.run(call.long)), call.short)
+
+
+def _late_back(case: CallRuleCase) -> list[Outcome]:
+    call = LateCall.of(case)
+    found = call.ends(call.case.back(call.loss(), call.long))
+    return call.case.judged_back(found, inputs=call.short)
+
+
+_rule = partial(
+    CallRule,
+    size="tails",
+    packed=False,
+    sequences=True,
+    delta=True,
+    spare=False,
+    costly=True,
+    once=True,
+)
+RULES: Final = (
+    _rule(
+        "late",
+        f"after {LATE:,} tokens that write nothing a sequence returns what it does alone",
+        "numbers of chunks or tokens kept in a byte, rings of chunks, sums of gates over a whole"
+        " sequence (H22)",
+        _late,
+    ),
+    _rule(
+        "late-backward",
+        "the same of its gradients",
+        "the same in the backward",
+        _late_back,
+        backward=True,
+    ),
+)

@@ -1,0 +1,98 @@
+"""Kernels that activate x, take the sigmoid of beta and normalise q and k themselves: of all rows,
+those past the last offset too, or of sequences alone.
+
+NaN in a row that is masked afterwards is NaN in its gradient, and in that of every weight before
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from kdaverify.adapters import kernel
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.broken_calls import Outputs, right
+from oracles.inputs import Inputs
+from oracles.row_norm import EPSILON
+
+ACTIVATED: Final = ("q", "k", "g", "beta")
+
+
+def fused(late: Collection[str] = ()) -> Adapter:
+    """A kernel of raw inputs.
+
+    Args:
+        late: the inputs whose padding is masked after their activation, not before it.
+    """
+
+    @kernel(
+        name="fused",
+        contract="chunk64-fp32",
+        gate="softplus",
+        beta="logit",
+        qk="l2norm",
+        packing="cu_seqlens",
+        dtypes=("fp32",),
+    )
+    def call(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        A_log: Tensor,
+        dt_bias: Tensor,
+        initial_state: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> Outputs:
+        amplitude = A_log.exp()[:, None]
+        maps: dict[str, Callable[[Tensor], Tensor]] = {
+            "q": _unit_rows,
+            "k": _unit_rows,
+            "g": lambda x: -amplitude * softplus(x + dt_bias, threshold=30.0),
+            "beta": torch.sigmoid,
+        }
+        given = {"q": q, "k": k, "g": g, "beta": beta}
+        q, k, g, beta = (
+            _of_sequences(maps[name], given[name], cu_seqlens, late=name in late)
+            for name in ACTIVATED
+        )
+        return right(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
+
+    return call
+
+
+def _of_sequences(
+    activate: Callable[[Tensor], Tensor], x: Tensor, cu_seqlens: Tensor | None, *, late: bool
+) -> Tensor:
+    if cu_seqlens is None:
+        return activate(x)
+    behind = (torch.arange(x.shape[1]) >= int(cu_seqlens[-1])).view(1, -1, *[1] * (x.ndim - 2))
+    if late:
+        return activate(x).masked_fill(behind, 0.0)
+    return activate(x.masked_fill(behind, 0.0)).masked_fill(behind, 0.0)
+
+
+def _unit_rows(x: Tensor) -> Tensor:
+    return x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "padding is masked behind the sigmoid of beta": partial(fused, ("beta",)),
+    "padding is masked behind the activation of the gate": partial(fused, ("g",)),
+    "padding is masked behind the norm of q and k": partial(fused, ("q", "k")),
+}
+"""By what is wrong."""
+
+
+def twin(_: Adapter) -> Adapter:
+    """The kernel of raw inputs without a fault."""
+    return fused()

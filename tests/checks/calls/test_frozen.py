@@ -1,0 +1,36 @@
+"""Every set of inputs is differentiated, or every state of any four where calls are expensive."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Final
+
+import pytest
+
+from kdaverify.checks.calls.autograd import parts
+from kdaverify.checks.calls.frozen import others
+
+NAMES: Final = ("q", "k", "v", "g", "beta", "initial_state")
+
+
+def tested(names: tuple[str, ...], *, slow: bool) -> list[frozenset[str]]:
+    """Those of `frozen-inputs` and of `frozen-subsets`, and the call with all."""
+    return [frozenset(part) for part in (names, *parts(names), *others(names, slow=slow))]
+
+
+@pytest.mark.parametrize("count", range(2, len(NAMES) + 1))
+def test_every_set_is_tested_once(count: int) -> None:
+    names = NAMES[:count]
+    found = tested(names, slow=False)
+    assert {*found} == {
+        frozenset(part) for size in range(1, count + 1) for part in combinations(names, size)
+    }
+    assert len(others(names, slow=False)) == 2**count - 1 - len({names, *parts(names)})
+
+
+def test_every_state_of_four_inputs_is_tested_where_calls_are_slow() -> None:
+    found = tested(NAMES, slow=True)
+    for four in combinations(NAMES, 4):
+        states = {tuple(name in part for name in four) for part in found}
+        assert {*product((False, True), repeat=4)} == states
+    assert len(others(NAMES, slow=True)) < len(others(NAMES, slow=False)) / 2
