@@ -129,6 +129,26 @@ def through_maximum(run: AttentionBackward, made: list[BlockGradient], given: Gi
         one.dS.copy_(moved)
 
 
+def through_summed_maximum(run: AttentionBackward, made: list[BlockGradient], dL: Tensor) -> None:
+    """Adds the gradient of the row's maximum to dS of the key that has it.
+
+    Math: lse = m + ln sum exp(S - m), of which dm = dL - sum_j dS_j is 0 but for the roundings of
+    dS and of its sum.
+
+    Args:
+        dL: [h_kv, R] of a row, without what its sink has of it.
+    """
+    P = torch.cat([one.P for one in made], -1)
+    dS = torch.cat([one.dS for one in made], -1)
+    if not P.shape[-1]:
+        return
+    seen = (P > 0).any(-1, keepdim=True)
+    dm = (dL - run.arithmetic.row_sum(dS))[..., None].masked_fill(~seen, 0.0)
+    dS = dS.scatter_add(-1, P.argmax(-1, keepdim=True), dm)
+    for one, moved in zip(made, dS.split([x.P.shape[-1] for x in made], -1), strict=True):
+        one.dS.copy_(moved)
+
+
 @dataclass(frozen=True)
 class AttentionBackwardStages:
     """Every stage of the backward; a fault replaces one."""
@@ -213,6 +233,9 @@ class AttentionBackward:
         made = [self._block(rows, given, delta, span) for span in spans]
         if made and self.design.maximum == "differentiated":
             through_maximum(self, made, given)
+        if made and self.design.maximum == "summed":
+            of_sink = 0.0 if rows.sink is None else stages.dsink(self, rows.sink, delta, given)
+            through_summed_maximum(self, made, given.dlse - of_sink)
         for one in map(self._scaled, made):
             keys = slice(*one.span)
             dS = self.arithmetic.store("dS", one.dS)

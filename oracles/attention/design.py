@@ -43,7 +43,7 @@ class OnlineDesign:
             FlashAttention-2, and automatic differentiation of repeated heads.
         maximum: of the backward, whether the running maximum is a constant, as its gradient is 0 in
             exact arithmetic, or is differentiated: automatic differentiation of a port that
-            does not detach it.
+            does not detach it. `summed`: what sums in the accumulator's format leave of that.
         d_scores: of the backward, whether dS is of P as computed or as stored for dV.
     """
 
@@ -64,7 +64,7 @@ class OnlineDesign:
     seesaw: bool = False
     sink: Literal["end", "start"] = "end"
     heads: Literal["packed", "alone"] = "packed"
-    maximum: Literal["constant", "differentiated"] = "constant"
+    maximum: Literal["constant", "differentiated", "summed"] = "constant"
     d_scores: Literal["unrounded", "rounded"] = "unrounded"
 
     @property

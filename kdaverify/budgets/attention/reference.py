@@ -22,6 +22,7 @@ from kdaverify.budgets.attention.ensemble import (
     sampled_kernels,
     samples_apart,
     sink_kernels,
+    summed_maximum_kernels,
 )
 from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
 from kdaverify.budgets.attention.tolerances import (
@@ -108,7 +109,11 @@ def attention_gradient_reference(
 
     samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
     grouped = any(len(s.q) > len(s.k) for s in segments)
-    nearest = (*_nearest(segments, contract), *(grouped_kernels(contract) if grouped else ()))
+    nearest = (
+        *_nearest(segments, contract),
+        *(grouped_kernels(contract) if grouped else ()),
+        *summed_maximum_kernels(contract),
+    )
     rounded = [gradients(one) for one in nearest]
     drawn = [gradients(one) for one in samples]
     found = [gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs]
