@@ -49,6 +49,7 @@ from kdaverify.faults.attention import (
     sizes,
     special_sizes,
     splits,
+    wide,
     wrapper,
 )
 from kdaverify.faults.attention import scores as attention_scores
@@ -96,6 +97,7 @@ MODULES: Final = (
     special_sizes,
     prefixes,
     leftovers,
+    wide,
     ports,
     lists,
     quantised,

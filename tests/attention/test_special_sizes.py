@@ -62,6 +62,19 @@ PROBLEMS: Final = {
     "END-page": ("reversed-table", "width-as-page"),
     "END-column": ("reversed-table", "width-as-keys"),
 }
+ACCUMULATORS: Final = {
+    "WIDE-o": ("wide-rows-past-1024", "columns-256-past-1024", "odd-columns-past-1024"),
+    "WIDE-dq": ("wide-rows-past-1024", "columns-256-past-1024", "odd-columns-past-1024"),
+    "WIDE-dkv": ("wide-queries-past-1024",),
+    "WIDE-decode": ("model-width-past-1024",),
+    "WIDE-lists": ("model-width-past-1024",),
+}
+NARROW: Final = {
+    "attention": ("widths-past-128", "keys-past-4096"),
+    "mla_decode": ("model-width", "tokens-past-4096"),
+    "sparse_attention": ("entries-past-2048",),
+}
+"""Wide rows of few tiles, and narrow ones of many."""
 PREFIXES: Final = {
     "PREFIX-first-page": ("leading-page", "leading-pages"),
     "PREFIX-equal-columns": ("middle-pages",),
@@ -162,6 +175,27 @@ def test_requests_that_share_pages_reject_it_and_pass_its_twin(name: str) -> Non
     assert not any(rejecting(wrong, ("shared-pages", "two-tile-edges"), backward=False))
     for conforming in (right, OTHERWISE["mla_decode"]):
         assert not any(rejecting(conforming, shown, backward=False))
+
+
+def of_16_bits(adapter: Adapter, name: str) -> Any:
+    """The problem of a name in bf16, whatever format smoke has it in."""
+    panel = PANELS[adapter.operator.name]("bf16", "smoke")
+    return adapter.operator.within(adapter, panel[name])
+
+
+@pytest.mark.parametrize("name", ACCUMULATORS)
+def test_wide_rows_of_many_tiles_reject_it_and_pass_its_twin(name: str) -> None:
+    fault, backward = FAULTS_BY_ID[name], name in ("WIDE-dq", "WIDE-dkv")
+    wrong, right = find(f"fault:{name}"), host_of(fault).right(fault)
+    how: Any = ("gradients", {"of": "both"}) if backward else ("forward", {})
+    for shown, adapter, rejects in [
+        *((shown, wrong, True) for shown in ACCUMULATORS[name]),
+        *((hidden, wrong, False) for hidden in NARROW[fault.operator]),
+        *((shown, right, False) for shown in ACCUMULATORS[name]),
+        *((shown, OTHERWISE[fault.operator], False) for shown in ACCUMULATORS[name]),
+    ]:
+        found = check(how[0], adapter, of_16_bits(adapter, shown), how[1])
+        assert any(outcome.status.rejects for outcome in found) == rejects, (shown, adapter.name)
 
 
 @pytest.mark.parametrize("page", [1, 16, 64])

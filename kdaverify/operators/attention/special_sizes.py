@@ -45,6 +45,11 @@ DENSE: Final[Fields] = {
     "queries-past-keys-causal": {"s_q": 130, "s_k": 20, "causal": True, **_APART},
     "keys-past-queries": {"s_q": 20, "s_k": 130, **_APART},
     "keys-past-queries-causal": {"s_q": 20, "s_k": 130, "causal": True, **_APART},
+    # wide rows, for which kernels have other accumulators, and many tiles: of keys, of queries
+    "wide-rows-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 136, "d_v": 264},
+    "columns-256-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 256, "d_v": 256},
+    "odd-columns-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 257, "d_v": 129},
+    "wide-queries-past-1024": {"s_q": 1100, "s_k": 3, "H": 1, "d_k": 136, "d_v": 136},
 }  # fmt: skip
 DECODE: Final[Fields] = {
     "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,
@@ -66,6 +71,7 @@ DECODE: Final[Fields] = {
     "leading-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "half", **_PAGED},
     "middle-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 2, "table": "middle", **_PAGED},
     "forked-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "forks", **_PAGED},
+    "model-width-past-1024": {"k_lengths": (1100, 1030), "s_q": 1, "H": 2, "d_k": 576, "d_v": 512},
 }  # fmt: skip
 MERGES: Final[Fields] = {
     "all-equal": {"T": 4, "H": 4, "d_v": 4, "parts": "one-empty"},
@@ -94,4 +100,5 @@ LISTS: Final[Fields] = {
     "one-entry-sink": {
         "B": 2, "s_q": 1, "H": 1, "d_k": 8, "d_v": 1, "topk": 1, "lists": "ends", "sink": "level",
     },
+    "model-width-past-1024": {"H": 2, "d_k": 576, "d_v": 512, "pages": 80, "topk": 1100},
 }  # fmt: skip
