@@ -13,6 +13,8 @@ from torch import Tensor
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 from kdaverify.budgets.attention import reference
+from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.attention.ensemble import ReferenceKernel
 from kdaverify.checks.properties import check
 from kdaverify.operators.attention.problem import AttentionProblem
 
@@ -50,7 +52,10 @@ def test_a_differentiated_maximum_passes(of: str) -> None:
 
 
 def test_without_such_a_reference_kernel_it_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "summed_maximum_kernels", lambda _: [])
+    def none(_: AttentionContract) -> list[ReferenceKernel]:
+        return []
+
+    monkeypatch.setattr(reference, "summed_maximum_kernels", none)
     assert any(rejected(adapter(detached=False), "lse"))
 
 

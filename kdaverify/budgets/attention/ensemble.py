@@ -177,11 +177,19 @@ def summed_maximum_kernels(contract: AttentionContract) -> list[ReferenceKernel]
     """
     if contract.storage("dS").unit > contract.accumulate.unit:
         return []
-    orders, work = reference_kernels(contract), contract.accumulate.dtype
+    work = contract.accumulate.dtype
     plain = replace(next(iter(contract.designs().values())), maximum="summed")
-    return [
-        kernel(design, one, work) for one in orders.values() for design in (plain, natural(plain))
-    ]
+    orders = [_summing_rows(one) for one in reference_kernels(contract).values()]
+    return [kernel(design, one, work) for one in orders for design in (plain, natural(plain))]
+
+
+def _summing_rows(arithmetic: Arithmetic) -> Arithmetic:
+    """The same, rows summed in the order of its products."""
+
+    def row_sum(x: Tensor) -> Tensor:
+        return arithmetic.dot(x, x.new_ones(x.shape[-1], 1)).squeeze(-1)
+
+    return replace(arithmetic, row_sum=row_sum)
 
 
 def differentiated_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
