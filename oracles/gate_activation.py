@@ -17,6 +17,9 @@ FORMS: Final[tuple[Form, ...]] = ("softplus", "bounded")
 LOWER_BOUND: Final = -5.0
 """Of the bounded form where nothing else is said, as KDA's models have it."""
 PARAMETERS: Final = ("A_log", "dt_bias")
+A_LOGS: Final = (-0.25, -3.0, 2.75, 1.0, 0.0)
+"""Models begin with exp(A_log) between 1 and 16. Where it is 1/20, gates of ordinary size are those
+of x + dt_bias between 8 and 20: a softplus that was linear from 8 on was accepted."""
 NEAREST: Final = 2.0**-24
 """Share of its range by which a bounded gate is kept from its ends before it is inverted: the logit
 of an end is infinite."""
@@ -30,15 +33,17 @@ def A_log_of(heads: int, device: torch.device | None = None) -> Tensor:
 
     They are multiples of 1/64, as those of `dt_bias_of`: exact in every format that may hold them.
     """
-    return (torch.arange(heads, device=device) % 5 - 2).float() / 8
+    return torch.tensor(A_LOGS, device=device)[torch.arange(heads, device=device) % len(A_LOGS)]
 
 
 def dt_bias_of(heads: int, channels: int, device: torch.device | None = None) -> Tensor:
     """dt_bias [HV, K], fp32, likewise; the parameters of a head and channel are the same in every
-    call, however many heads and channels it has.
+    call, however many heads and channels it has. From -6.75 to -2.25: models begin with a softplus
+    of it between 0.001 and 0.1.
     """
     head = torch.arange(heads, device=device)[:, None]
-    return ((head * 3 + torch.arange(channels, device=device)) % 17 - 8).float() / 64
+    step = (head * 3 + torch.arange(channels, device=device)) % 17
+    return -(step * 9 + 72).float() / 32
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,8 @@ class GateActivation:
         """The lowest and highest g of problems for it, reached at infinite x alone."""
         if self.form == "bounded":
             return self.lower_bound * (1 - 2.0**-12), self.lower_bound * 2.0**-20
-        # x of fp16 ends at 65,504.
-        return (-4e4 if self.narrow else -1e6), -(2.0**-30)
+        # x of fp16 ends at 65,504, and g at that times the smallest exp(A_log).
+        return (-3e3 if self.narrow else -1e6), -(2.0**-30)
 
     def A_log(self, g: Tensor) -> Tensor:
         """[HV, 1] float64, of gates [..., HV, K]."""

@@ -155,6 +155,12 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "rows are normalised by their largest element": _wrong(
         "l2norm-in-kernel", PlantedEntry(norm=lambda x: normalize(x, p=float("inf"), dim=-1))
     ),
+    "the softplus of a raw gate is linear from 8": _wrong(
+        "softplus-in-kernel",
+        PlantedEntry(
+            gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=8.0)
+        ),
+    ),
 }
 
 
