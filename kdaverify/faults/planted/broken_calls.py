@@ -282,7 +282,8 @@ class Variants(torch.autograd.Function):
 
 
 def variant_of_frozen_rows(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    k, v, g, beta = Variants.apply(x.k, x.v, x.g, x.beta)  # pyright: ignore[reportGeneralTypeIssues]
+    rows = (x.k, x.v, x.g, x.beta)
+    k, v, g, beta = Variants.apply(*rows)  # pyright: ignore[reportGeneralTypeIssues]
     return right(replace(x, k=k, v=v, g=g, beta=beta))
 
 
