@@ -209,8 +209,11 @@ def received_answer(answer: GradientAnswer, inputs: Inputs, contract: Contract) 
 
 def received_terms(terms: Tensor, inputs: Inputs, contract: Contract) -> Tensor:
     """The sizes of the terms of dg, relative to which its sums round, likewise."""
+    if contract.gate == "log":
+        return terms
     slope, undefined = _slope(contract, "g", inputs.g)
-    return terms if contract.gate == "log" else (terms * slope).masked_fill(undefined, 0.0)
+    # A size: slopes of activated gates are negative, and a right kernel in chunks was rejected.
+    return (terms * slope.abs()).masked_fill(undefined, 0.0)
 
 
 def _slope(contract: Contract, source: str, canonical: Tensor) -> tuple[Tensor, Tensor]:

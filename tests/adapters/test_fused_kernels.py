@@ -84,6 +84,17 @@ def test_a_slope_that_is_wrong_at_0_alone_is_rejected(make_problem: MakeProblem)
     assert [o.output for o in wrong if o.status.rejects] == ["dg"]
 
 
+@pytest.mark.parametrize("seed", range(49161, 49165))
+def test_gates_of_chunks_whose_terms_cancel_pass(make_problem: MakeProblem, seed: int) -> None:
+    """A loss of the final state alone under gates of -20: terms of 2^20 leave a dg of 1e-3."""
+    problem = make_problem(
+        dtype="fp32", B=1, T=5, H=3, HV=9, K=8, V=1, beta="one", gate="bound-20",
+        key="coherent-0.99", state="random", gates="head", seed=seed,
+    )  # fmt: skip
+    found = gradients(KERNELS.head_chunk, problem, of="final_state", exponent=20)
+    assert {outcome.status for outcome in found} == {Status.PASS}, found
+
+
 @pytest.mark.whole_run
 @pytest.mark.rotates(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
