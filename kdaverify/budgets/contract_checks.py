@@ -54,6 +54,24 @@ class ContractError(ValueError):
     """A contract that means nothing; the message says why, and what would."""
 
 
+def bracketed_pairs(text: str, name: str) -> dict[str, str]:
+    """The words in brackets behind a contract's name, by key.
+
+    Raises:
+        ContractError: a word is no KEY:VALUE, or stands twice.
+    """
+    found = dict[str, str]()
+    for part in text.split(";") if text else ():
+        key, colon, value = part.partition(":")
+        if not (key and colon and value) or key in found:
+            raise ContractError(
+                f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once,"
+                f" got {part!r}"
+            )
+        found[key] = value
+    return found
+
+
 def check_form(contract: Contract) -> None:
     """Refuses what the form has no place for."""
     back = contract.backward

@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.contract_checks import ContractError, bracketed_pairs
 from kdaverify.budgets.formats import FORMATS, Format
 from oracles.arithmetic import SUB_BLOCK
 from oracles.row_norm import GIVEN
@@ -114,15 +114,7 @@ def fields_from_name(name: str) -> dict[str, Any]:
 
 def _bracketed(text: str, name: str) -> dict[str, Any]:
     """The fields that brackets declare."""
-    pairs = dict[str, str]()
-    for part in text.split(";") if text else ():
-        key, colon, value = part.partition(":")
-        if not (key and colon and value) or key in pairs:
-            raise ContractError(
-                f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once,"
-                f" got {part!r}"
-            )
-        pairs[key] = value
+    pairs = bracketed_pairs(text, name)
     fields: dict[str, Any] = {key: pairs.pop(key) for key in _WORDS if key in pairs}
     if "own" in pairs:
         fields["own"] = tuple(pairs.pop("own").split("+"))

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import torch
 
 from kdaverify.budgets.attention.contract_keys import BLOCK, FORMS, NUMBERS, TENSORS, WORDS
-from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.contract_checks import ContractError, bracketed_pairs
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
 from kdaverify.budgets.sampled import Described, StorageContract
 from oracles.attention.design import OnlineDesign
@@ -163,21 +163,8 @@ def attention_contract(name: str, io: Format | None = None) -> AttentionContract
         hint = f"did you mean {close[0]!r}?" if close else f"wanted one like {', '.join(_USUAL)}"
         raise ContractError(f"contract {name!r} is not known; {hint}")
     form, block, operands, rest = match.groups()
-    pairs = _pairs(rest or "", name)
+    pairs = bracketed_pairs(rest or "", name)
     return _contract(name, form, int(block or 64), operands, pairs, io=io)
-
-
-def _pairs(text: str, name: str) -> dict[str, str]:
-    found = dict[str, str]()
-    for part in text.split(";") if text else ():
-        key, colon, value = part.partition(":")
-        if not (key and colon and value) or key in found:
-            raise ContractError(
-                f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once,"
-                f" got {part!r}"
-            )
-        found[key] = value
-    return found
 
 
 def _contract(
