@@ -245,6 +245,16 @@ def values_of(returned: Any) -> Mapping[str, Any]:
     return returned if isinstance(returned, Mapping) else vars(returned)
 
 
+def is_interpreted(adapter: Adapter) -> bool:
+    """Whether an interpreter runs its kernel here, so that a call takes seconds."""
+    return adapter.environment()["mode"] == "interpreted"
+
+
+def is_slow(adapter: Adapter) -> bool:
+    """Whether a case takes a second or more: interpreted, or compiled for every shape."""
+    return adapter.compiled or is_interpreted(adapter)
+
+
 def versions(*packages: str) -> dict[str, str]:
     """Installed versions by distribution name; torch's own, which names the build."""
     return {

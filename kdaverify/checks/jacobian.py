@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, is_interpreted
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.gradient_standard import gradient_standard
@@ -38,7 +38,7 @@ def rows(problem: Problem) -> int:
 
 def most_rows(adapter: Adapter) -> int:
     """How many of them a suite tests."""
-    return MOST_ROWS_INTERPRETED if adapter.environment()["mode"] == "interpreted" else MOST_ROWS
+    return MOST_ROWS_INTERPRETED if is_interpreted(adapter) else MOST_ROWS
 
 
 def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, is_interpreted
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.budgets.ensemble import ContractOverflow, Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
@@ -62,7 +62,7 @@ def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
 
 def _untested(adapter: Adapter, tested: Probe) -> str | None:
     T = tested.problem.T
-    if T > INTERPRETED_TOKENS and adapter.environment()["mode"] == "interpreted":
+    if T > INTERPRETED_TOKENS and is_interpreted(adapter):
         return (
             f"{T} tokens under an interpreter, wanted at most {INTERPRETED_TOKENS}; a shorter probe"
             " tests the same rounding"

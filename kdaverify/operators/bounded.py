@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, values_of
+from kdaverify.adapters.base import Adapter, is_slow, values_of
 from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
@@ -41,11 +41,6 @@ def gate_freedoms(io: Format) -> Mapping[str, tuple[str, Format]]:
     do not have.
     """
     return {"tanh": (BESIDE_ONE, FORMATS["fp32"]), "partials": (PARTIALS, io)}
-
-
-def is_slow(adapter: Adapter) -> bool:
-    """Whether a case takes a second or more: interpreted, or compiled for every shape."""
-    return adapter.compiled or adapter.environment()["mode"] == "interpreted"
 
 
 def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:

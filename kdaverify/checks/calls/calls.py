@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, is_interpreted
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.execute import CallError, watched
@@ -113,7 +113,7 @@ def calls(adapter: Adapter, problem: Any, *, rule: str, times: int = FEW) -> lis
         raise ValueError(f"calls: no rule {rule!r}; there are {', '.join(RULES)}")
     if not adapter.open_ended:
         return skipped("its outputs come from files: no call is made that could differ")
-    if RULES[rule].is_real and adapter.environment()["mode"] == "interpreted":
+    if RULES[rule].is_real and is_interpreted(adapter):
         return skipped("an interpreter would take hours at this size")
     case = CallRuleCase(adapter, problem, times)
     try:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import Final
 
+from kdaverify.adapters.base import is_slow
 from kdaverify.checks.calls.autograd import parts, received_gradients, recorded
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
@@ -26,7 +27,7 @@ MOST: Final = 6
 
 def _subsets(case: CallRuleCase) -> list[Outcome]:
     names = [name for name in case.inputs.signature.gradients.values() if case.inputs.holds(name)]
-    left = others(names, slow=case.adapter.compiled or _is_interpreted(case))
+    left = others(names, slow=is_slow(case.adapter))
     if not left:
         raise Unreachable("`frozen-inputs` has every set of its inputs")
     recorded(case, names)
@@ -59,10 +60,6 @@ def others(names: Sequence[str], *, slow: bool) -> list[tuple[str, ...]]:
 
 def _row(names: Sequence[str], live: Collection[str]) -> Row:
     return {name: _LIVE if name in live else _FROZEN for name in names}
-
-
-def _is_interpreted(case: CallRuleCase) -> bool:
-    return case.adapter.environment()["mode"] == "interpreted"
 
 
 RULES: Final = (

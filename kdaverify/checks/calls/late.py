@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import values_of
+from kdaverify.adapters.base import is_interpreted, values_of
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
@@ -45,7 +45,7 @@ class LateCall:
         Raises:
             Unreachable: the kernel takes no sequence as long, or no token that writes nothing.
         """
-        if case.adapter.environment()["mode"] == "interpreted":
+        if is_interpreted(case.adapter):
             raise Unreachable(f"an interpreter would take minutes over {LATE} tokens")
         if case.adapter.domain.beta_range[0] > 0:
             raise Unreachable("it takes no token that writes nothing")

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.base import is_interpreted
 from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
@@ -68,7 +69,7 @@ def _entry(x: TensorCall, which: int | slice, *, flipped: bool = False) -> Tenso
 def _crowded(case: CallRuleCase) -> list[Outcome]:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
-    if case.adapter.environment()["mode"] == "interpreted":
+    if is_interpreted(case.adapter):
         raise Unreachable(f"an interpreter would take minutes over {PLACES} programs")
     x = case.inputs
     # A program a sequence and head, or a sequence alone.
