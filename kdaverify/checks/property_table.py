@@ -20,14 +20,16 @@ class Tier(IntEnum):
     """Where tests stand in the order of evidence: those of a lower tier are run first.
 
     Rules of calls take 20 ms a test and find what no numbers of one call show; behind the derived
-    suites, a port that fails them alone was rejected after two thirds of the run.
+    suites, a port that fails them alone was rejected after two thirds of the run. Laws of a forward
+    take 20 times as long a test.
     """
 
     PLAIN = 0
     RULES = 1
-    GRADIENTS = 2
-    GRADIENT_RULES = 3
-    DERIVED = 4
+    LAWS = 2
+    GRADIENTS = 3
+    GRADIENT_RULES = 4
+    DERIVED = 5
 
 
 @dataclass(frozen=True)
@@ -126,23 +128,23 @@ _ALL: Final = (
              stages="backward"),
     Property("state", "checks.forward:forward", plain="forward", paired=True),
     Property("extreme_gates", "checks.forward:forward", plain="forward", paired=True),
-    Property("resume", "checks.resume:resume", tier=Tier.RULES, same_outputs=True, paired=True,
+    Property("resume", "checks.resume:resume", tier=Tier.LAWS, same_outputs=True, paired=True,
              followed=_UNCUT, seconds=1.0,
              law=Statement("a run cut anywhere, in chunks or single tokens, is the uncut run",
                            "7, law 2",
                            "partial chunks, hand-over and layout of the state, the decode entry"
                            " point (H8, S8, S12, DESIGN-b)")),
-    Property("packing", "checks.packing:packing", tier=Tier.RULES, same_outputs=True, paired=True,
+    Property("packing", "checks.packing:packing", tier=Tier.LAWS, same_outputs=True, paired=True,
              followed="tested on the pack in one call, in its own order",
              law=Statement("sequences give the same packed, alone, and in a pack of another order",
                            "7, law 3", "offsets, empty sequences, order (V1, V4, V10)")),
-    Property("causality", "checks.causality:causality", tier=Tier.RULES, same_outputs=True,
+    Property("causality", "checks.causality:causality", tier=Tier.LAWS, same_outputs=True,
              paired=True, followed="tested on the problem with its own later tokens",
              law=Statement("every later token replaced, gates too: o before it stays within its"
                            " tolerance", "7, law 1",
                            "anchors, masks and overflow behind a mask that reach back (A2, A16,"
                            " CS2)")),
-    Property("options", "checks.options:options", tier=Tier.RULES, same_outputs=True, paired=True,
+    Property("options", "checks.options:options", tier=Tier.LAWS, same_outputs=True, paired=True,
              law=Statement("chunk size, recompute, optional outputs, in-kernel gates and other"
                            " entry points give what the plain call gives", "7, law 4",
                            "code behind one option alone (H11, O3, X7)")),

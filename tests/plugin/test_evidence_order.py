@@ -53,7 +53,7 @@ def test_rules_of_calls_precede_gradients_and_those_of_a_backward_follow_them(
     )
     found = collected(run)
     runs = [name for name, before in zip(found, ["", *found], strict=False) if name != before]
-    assert runs == ["probes", "resume", "calls", "gradients", "calls", "state"]
+    assert runs == ["probes", "calls", "resume", "gradients", "calls", "state"]
 
 
 def test_rules_at_real_sizes_come_last() -> None:
