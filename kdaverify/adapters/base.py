@@ -69,6 +69,7 @@ class Adapter(abc.ABC):
         deterministic: False where equal calls may give other bits; each is then judged alone.
         barriers: why a caller cannot see or touch memory of the kernel, by what it is.
         takes: what a function takes of a call, for operators that functions implement.
+        step_form: the signature that a declared decode entry point has to have; "" without one.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Adapter(abc.ABC):
     deterministic: bool = True
     barriers: Mapping[Channel, str] = MappingProxyType({})
     takes: Any = None
+    step_form: str = ""
 
     @property
     def operator(self) -> CallOperator:

@@ -118,6 +118,14 @@ def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) ->
         raise AdapterError(f"kernel {title!r}: {said}; add it, or declare packing='none'")
 
 
+def _form(step: EntryPoint, conventions: Conventions) -> str:
+    """The signature that a decode entry point is called by, which never gets a pack."""
+    packs = () if conventions.layout == "thd" else ("cu_seqlens", "segment_ids")
+    options = [name for name in step.keywords if name not in packs]
+    form = f"({', '.join(step.tokens)}, *, {', '.join(options)}) -> (o, final_state)"
+    return f"{form}, T = 1, in layout {conventions.layout}"
+
+
 def _folder(function: Function) -> Path | None:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else Path(code.co_filename).parent
@@ -142,6 +150,7 @@ class KernelAdapter(Adapter):
         self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
         self.differentiable = declaration.gradients
         self._contracts, self._entries, self._own = contracts, entries, own
+        self.step_form = "" if own.step is None else _form(entries[1], self.conventions)
         self._framework = framework_of(entries[0].function)
         self.barriers = self._framework.barriers
         self._undefined = (

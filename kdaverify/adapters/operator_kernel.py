@@ -24,6 +24,7 @@ from kdaverify.canonical import ProblemError
 from kdaverify.operator import call_operator
 from kdaverify.operators.function import FunctionOperator, FunctionTakes
 from oracles.autograd import ForwardOnlyError, derivatives, leaves_of
+from oracles.signature import Role
 
 SHARED: Final = (
     "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients",
@@ -89,6 +90,8 @@ def operator_kernel(
             if option in given
             else {}
         )
+    if given.get("step") is not None:
+        given["step"] = framework.adapt(given["step"])
     adapter = FunctionAdapter(
         title, operator, framework.adapt(function), FunctionDeclaration(**given), words
     )
@@ -131,8 +134,14 @@ def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> 
     return defaults | dict(given)
 
 
-def _parameters(title: str, function: Function, operator: FunctionOperator) -> frozenset[str]:
-    """The operator's parameters that a function takes: first by position, others by name."""
+def _parameters(
+    title: str, function: Function, operator: FunctionOperator, *, step: bool = False
+) -> frozenset[str]:
+    """The operator's parameters that a function takes: first by position, others by name.
+
+    Args:
+        step: whether it is the decode entry point, which never gets a pack.
+    """
     parameters = inspect.signature(function).parameters.values()
     by_position = [
         p
@@ -154,14 +163,14 @@ def _parameters(title: str, function: Function, operator: FunctionOperator) -> f
     optional = [tensor.name for tensor in operator.signature.inputs if tensor.optional]
     needed = [name for name in operator.positional if name not in optional]
     if strangers or taken < len(needed):
-        wanted = f"({', '.join(operator.positional)}, *, {', '.join(operator.keywords)})"
+        wanted = operator.form(step=step)
         if strangers:
             said = f"needs {strangers[0]}, which no call has"
         else:
             said = f"takes {taken} by position"
         raise AdapterError(
-            f"kernel {title!r}: wanted a function {wanted}, of which keywords may be left out; this"
-            f" one {said}"
+            f"kernel {title!r}: wanted a {'step' if step else 'function'} {wanted}, of which"
+            f" keywords may be left out; this one {said}"
         )
     return frozenset(
         (*operator.positional[:taken], *(name for name in by_name if name in operator.keywords))
@@ -192,6 +201,7 @@ class FunctionAdapter(Adapter):
             tuple(declared.widths),
             operator.returns(names, words, final_state=declared.final_state),
         )
+        self._step_takes = self._taken_by_a_step(operator)
         self.no_backward = operator.undifferentiated(self.takes, declared=declared.gradients)
         self.differentiable = not self.no_backward
         if wrong := operator.wrong(self.takes):
@@ -228,6 +238,25 @@ class FunctionAdapter(Adapter):
         except ContractError as error:
             raise AdapterError(f"kernel {self.name!r}: contract: {error}") from None
 
+    def _taken_by_a_step(self, operator: FunctionOperator) -> FunctionTakes:
+        """What the decode entry point takes: what its own signature names.
+
+        Raises:
+            AdapterError: it lacks an argument that the function has.
+        """
+        if self._declared.step is None:
+            return self.takes
+        names = _parameters(self.name, self._declared.step, operator, step=True)
+        offsets = operator.signature.names(Role.OFFSETS)
+        self.step_form = f"{operator.form(step=True)} -> ({', '.join(self.takes.returns)}), T = 1"
+        lacking = [name for name in self.takes.names if name not in {*names, *offsets}]
+        if lacking:
+            raise AdapterError(
+                f"kernel {self.name!r}: step: its signature lacks {min(lacking)}, which the"
+                f" kernel's names; wanted a step {self.step_form}"
+            )
+        return replace(self.takes, names=names)
+
     def begin(self, case: str) -> None:
         self._ran = NOTHING_YET
 
@@ -255,13 +284,10 @@ class FunctionAdapter(Adapter):
         return inputs
 
     def forward(self, inputs: Any) -> dict[str, Any]:
-        return self._forward(inputs, self._function)
+        return on_device(self.device, lambda x: self._called(x, {}), inputs)
 
     def step(self, inputs: Any) -> dict[str, Any]:
-        return self._forward(inputs, self._declared.step or self._function)
-
-    def _forward(self, inputs: Any, function: Function) -> dict[str, Any]:
-        return on_device(self.device, lambda x: self._called(function, x, {}), inputs)
+        return on_device(self.device, lambda x: self._called(x, {}, step=True), inputs)
 
     def gradients(self, inputs: Any, cotangents: Any) -> dict[str, Any]:
         if not self.differentiable:
@@ -278,7 +304,7 @@ class FunctionAdapter(Adapter):
         by_output = {
             signature.cotangents[name]: dy for name, dy in cotangents.items() if dy is not None
         }
-        found = derivatives(lambda: self._called(self._function, call, {}), leaves, by_output)
+        found = derivatives(lambda: self._called(call, {}), leaves, by_output)
         # A gradient lies where its tensor does, and rows of nobody have none.
         return {
             dx: self._operator.canonical(name, found[name], inputs, self.takes)
@@ -287,7 +313,7 @@ class FunctionAdapter(Adapter):
         }
 
     def called_with(self, inputs: Any, unknown: Mapping[str, Any]) -> None:
-        self._called(self._function, inputs, unknown)
+        self._called(inputs, unknown)
 
     def proof(self) -> str:
         return self._ran if self._declared.proof is None else self._declared.proof()
@@ -301,21 +327,27 @@ class FunctionAdapter(Adapter):
         }
 
     def returned(self, inputs: Any) -> dict[str, Any]:
-        return on_device(self.device, lambda x: self._parts(self._function, x, {}), inputs)
+        return on_device(self.device, lambda x: self._parts(x, {}), inputs)
 
-    def _called(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
+    def _called(
+        self, call: Any, unknown: Mapping[str, Any], *, step: bool = False
+    ) -> dict[str, Any]:
         return {
             name: (
                 self._operator.canonical(name, value, call, self.takes)
                 if isinstance(value, Tensor)
                 else value
             )
-            for name, value in self._parts(function, call, unknown).items()
+            for name, value in self._parts(call, unknown, step=step).items()
         }
 
-    def _parts(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function returned, by name, as it returned it."""
-        returned = self._operator.invoked(function, call, self.takes, unknown)
+    def _parts(
+        self, call: Any, unknown: Mapping[str, Any], *, step: bool = False
+    ) -> dict[str, Any]:
+        """What the function returned, or the decode entry point, by name, as it returned it."""
+        takes = self._step_takes if step else self.takes
+        function = (step and self._declared.step) or self._function
+        returned = self._operator.invoked(function, call, takes, unknown)
         self._ran = place_of(function)
         parts: tuple[Any, ...] = (returned,)
         if isinstance(returned, tuple | list):

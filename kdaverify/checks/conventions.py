@@ -16,6 +16,7 @@ from kdaverify.budgets.statistics import rms
 from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome, declined
 from kdaverify.checks.status import Status
+from kdaverify.checks.step_call import uncalled_step
 from kdaverify.problems import Problem
 from oracles.gate_activation import LOWER_BOUND
 from oracles.recurrence import recurrence
@@ -115,6 +116,7 @@ def _compared(adapter: Adapter, problem: Problem) -> Outcome:
             refused
             or padding
             or grouped
+            or uncalled_step(adapter, fitted(adapter, problem.replace(T=1)))
             or Outcome(
                 "call",
                 Status.PASS,

@@ -19,8 +19,10 @@ from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, execute, mended
 from kdaverify.checks.outcome import Outcome, declined
 from kdaverify.checks.status import Status
+from kdaverify.checks.step_call import uncalled_step
 from kdaverify.operator import NO_BACKWARD, CallOperator, Choices
 from kdaverify.operators.sizes import below
+from oracles.signature import Role
 
 
 @final
@@ -83,6 +85,12 @@ class FunctionOperator(CallOperator):
 
     def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.positional, self.keywords
+
+    def form(self, *, step: bool = False) -> str:
+        """The signature of a function, or of a decode entry point, which never gets a pack."""
+        packs = self.signature.names(Role.OFFSETS) if step else ()
+        keywords = (name for name in self.keywords if name not in packs)
+        return f"({', '.join(self.positional)}, *, {', '.join(keywords)})"
 
     def wrapped(self, function: Function, options: Mapping[str, Any]) -> Adapter:
         from kdaverify.adapters.frameworks import FRAMEWORKS
@@ -271,11 +279,17 @@ class FunctionOperator(CallOperator):
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
         """Calls a small problem of every format: what is wrong with one call is wrong with all."""
-        return [
+        found = [
             self._probed(adapter, self.within(adapter, problem))
             for dtype in adapter.dtypes
             for problem in self.probes(dtype)
         ]
+        if not adapter.step_form or any(one.status.rejects for one in found):
+            return found
+        step = uncalled_step(
+            adapter, self.within(adapter, self.probe(adapter.dtypes[0]).replace(T=1))
+        )
+        return found if step is None else [*found, step]
 
     def _probed(self, adapter: Adapter, problem: Any) -> Outcome:
         if reason := adapter.supports(problem):
