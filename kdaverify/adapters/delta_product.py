@@ -16,7 +16,6 @@ Source: DeltaProduct, arXiv:2502.10297.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.entry_point import signature_of
 from oracles.autograd import ForwardOnlyError
 
 Function = Callable[..., Any]
@@ -185,7 +185,7 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
         )
 
     def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         gated = "g" in signature.parameters
         if gates == "head" and not gated:
             raise AdapterError("delta_product: gates='head', but the signature does not name g")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -70,7 +71,7 @@ class EntryPoint:
 def place_of(function: Function) -> str:
     """The name of a function, with its file and line if it is written in Python."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(inspect.unwrap(_signed(function)), "__code__", None)
     return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
@@ -87,7 +88,7 @@ def entry_point(
     """
     _refuse_unfit(title, function)
     try:
-        parameters = inspect.signature(_signed(function)).parameters
+        parameters = signature_of(function).parameters
     except (TypeError, ValueError):
         raise AdapterError(
             f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python"
@@ -135,9 +136,25 @@ def entry_point(
     return EntryPoint(function, keywords, by_name, scale_defaults_to_none=defaults, tokens=tokens)
 
 
+def signature_of(function: Function) -> inspect.Signature:
+    """What a call takes: of a module of torch, wrapped or with arguments filled in or not, what its
+    forward takes.
+
+    Its __call__ takes (*args, **kwargs): a module that attention was declared with got no keyword,
+    and failed for lack of those that its forward needs.
+    """
+    return inspect.signature(_signed(function))
+
+
 def _signed(function: Function) -> Function:
-    """What has the signature: a module of torch is called with whatever its forward takes."""
-    return function.forward if isinstance(function, torch.nn.Module) else function
+    if isinstance(function, functools.partial):
+        return functools.partial(_signed(function.func), *function.args, **function.keywords)
+    if isinstance(function, torch.nn.Module):
+        own = inspect.signature(function).parameters.values()
+        hidden = all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own)
+        return function.forward if hidden else function
+    wrapped = None if hasattr(function, "__signature__") else getattr(function, "__wrapped__", None)
+    return function if wrapped is None else _signed(wrapped)
 
 
 def _refuse_unfit(title: str, function: Function) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
 from kdaverify.adapters.convention_checks import packing_of
-from kdaverify.adapters.entry_point import Function, place_of
+from kdaverify.adapters.entry_point import Function, place_of, signature_of
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.adapters.undeclared import advice
@@ -137,12 +136,13 @@ def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> 
 def _parameters(
     title: str, function: Function, operator: FunctionOperator, *, step: bool = False
 ) -> frozenset[str]:
-    """The operator's parameters that a function takes: first by position, others by name.
+    """The operator's parameters that a function takes: first by position, others by name. One of
+    **kwargs takes every keyword.
 
     Args:
         step: whether it is the decode entry point, which never gets a pack.
     """
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     by_position = [
         p
         for p in parameters
@@ -154,6 +154,8 @@ def _parameters(
     else:
         taken = len(by_position)
     by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        by_name += operator.keywords
     strangers = [p.name for p in by_position[len(operator.positional) :] if p.default is p.empty]
     strangers += [
         p.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from kdaverify.adapters.base import AdapterError, WatchedAdapter
-from kdaverify.adapters.entry_point import Function, place_of
+from kdaverify.adapters.entry_point import Function, place_of, signature_of
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.operators.pipeline import PassInputs, PipelineOperator
@@ -104,7 +103,7 @@ class PipelineFunction(PipelineKernel):
                 " dtypes"
             )
         super().__init__(operator, options.get("name", own), options.get("dtypes", ("fp32",)))
-        self._function, named = function, inspect.signature(function).parameters
+        self._function, named = function, signature_of(function).parameters
         self._tokens, self._keywords = (
             tuple(name for name in names if name in named) for names in operator.parameters()
         )
