@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from types import MappingProxyType
@@ -75,6 +75,7 @@ class CallOperator(Operator):
         absent: how a function declares that it does not return an output, by output.
         orders: the options that declare the order of axes, in words; "" where there are none.
         has_keys: whether problems of one shape can differ in which keys rows see.
+        equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
     """
 
     call: ClassVar[type[TensorCall]]
@@ -82,6 +83,7 @@ class CallOperator(Operator):
     absent: ClassVar[Mapping[str, str]] = MappingProxyType({})
     orders: ClassVar[str] = ""
     has_keys: ClassVar[bool] = False
+    equal_sizes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:
@@ -234,6 +236,10 @@ class CallOperator(Operator):
         if "scale" not in type(problem).model_fields:
             return None
         return {"scale": 0.5 * problem.K**-0.5}
+
+    def other_steps(self, adapter: Adapter, problem: Any) -> Iterable[Mapping[str, Any]]:
+        """Fields of further calls that the decode entry point is tested on, beside `problem`."""
+        return ()
 
     @abc.abstractmethod
     def reference(

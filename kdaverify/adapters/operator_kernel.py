@@ -241,15 +241,17 @@ class FunctionAdapter(Adapter):
             raise AdapterError(f"kernel {self.name!r}: contract: {error}") from None
 
     def _taken_by_a_step(self, operator: FunctionOperator) -> FunctionTakes:
-        """What the decode entry point takes: what its own signature names.
+        """What the decode entry point takes: what its own signature names, or but a pack by `**`.
 
         Raises:
             AdapterError: it lacks an argument that the function has.
         """
-        if self._declared.step is None:
+        step = self._declared.step
+        if step is None:
             return self.takes
-        names = _parameters(self.name, self._declared.step, operator, step=True)
-        offsets = operator.signature.names(Role.OFFSETS)
+        named, offsets = signature_of(step).parameters, operator.signature.names(Role.OFFSETS)
+        taken = _parameters(self.name, step, operator, step=True)
+        names = frozenset(name for name in taken if name not in offsets or name in named)
         self.step_form = f"{operator.form(step=True)} -> ({', '.join(self.takes.returns)}), T = 1"
         lacking = [name for name in self.takes.names if name not in {*names, *offsets}]
         if lacking:

@@ -22,6 +22,7 @@ from oracles.signature import Role, TensorCall
 NO_DEVICE: Final = (
     '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
 )
+_ABOUT_MEMORY: Final = re.compile(r"contiguous|\bstrides?\b|\balign(ed|ment)\b", re.IGNORECASE)
 X = TypeVar("X")
 Entry = Callable[[Any], Any]
 
@@ -118,6 +119,11 @@ def _wanted_dtype(name: str, inputs: TensorCall, adapter: Adapter) -> torch.dtyp
 def dtype_name(inputs: TensorCall) -> str:
     """fp64, fp32, bf16 or fp16: the format of the first tensor of a call."""
     return format_of(getattr(inputs, inputs.signature.inputs[0].name).dtype).name
+
+
+def refuses_views(fault: CallError) -> bool:
+    """Whether a kernel says that it takes no tensor that lies so in memory."""
+    return fault.status is Status.ERROR and bool(_ABOUT_MEMORY.search(fault.message))
 
 
 def mended(adapter: Adapter, fault: CallError) -> str:

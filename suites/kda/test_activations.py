@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.operators.pointwise.cases import NAMES, activation_panel, activation_problems
+from kdaverify.adapters.base import is_interpreted
+from kdaverify.operators.pointwise.cases import (
+    NAMES,
+    PAST_16_BITS,
+    SHAPES,
+    activation_panel,
+    activation_problems,
+)
 from kdaverify.operators.pointwise.problem import Op
 from kdaverify.verdicts.judge import Judge
 
@@ -21,3 +28,13 @@ def test_activations(judge: Judge, activated: tuple[Op, str], data: st.DataObjec
 @pytest.mark.parametrize("name", NAMES)
 def test_activations_of_the_panel(judge: Judge, activated: tuple[Op, str], name: str) -> None:
     judge(activation_panel(name, *activated))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_activations_of_shapes(judge: Judge, activated: tuple[Op, str], name: str) -> None:
+    op, dtype = activated
+    # No interpreter has an axis of a grid that ends, and what ends there does in every format.
+    if name != PAST_16_BITS or (
+        dtype == judge.adapter.dtypes[-1] and not is_interpreted(judge.adapter)
+    ):
+        judge(activation_panel(name, op, dtype))

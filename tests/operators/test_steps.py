@@ -4,6 +4,7 @@ called is said once, before any suite.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -13,8 +14,10 @@ from torch.nn.functional import silu
 import kdaverify as kv
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.eager import EAGER
+from kdaverify.checks.calls import questions
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults.planted.broken_calls import decoding, right
 from kdaverify.faults.short_conv import RIGHT
 from oracles.inputs import Inputs
 
@@ -48,6 +51,26 @@ def of_more(
     return step(x, weight, bias, initial_state=initial_state, activation=activation)
 
 
+def silu_always(*tensors: Any, activation: Any, **options: Any) -> Any:
+    del activation
+    return step(*tensors, activation="silu", **options)
+
+
+def a_bias_of_activations(x: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    return step(x, weight, bias if options["activation"] else None, **options)
+
+
+def of_four_taps(x: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    weight = weight.clone() if weight.shape[1] in (2, 4) else weight.roll(1, 1)
+    return step(x, weight, bias, **options)
+
+
+def of_one_tile(x: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    y, state = step(x, weight, bias, **options)
+    y[..., 128:] = 0
+    return y, state
+
+
 def conv(decode: Any) -> Any:
     @kv.kernel(op="short_conv", dtypes=("fp32", "bf16"), step=decode)
     def short_conv(
@@ -73,12 +96,35 @@ def of_one_row(
     return q.new_zeros(B, H, v.shape[-1]), initial_state
 
 
+def broken(port: Any) -> set[str]:
+    """The rules of the decode entry point that do not hold, under smoke."""
+    return {
+        one.rule.name
+        for one in questions(port, "smoke")
+        if one.rule.decode
+        for outcome in check("calls", port, one.problem, one.detail)
+        if outcome.status.rejects
+    }
+
+
 def test_a_step_needs_no_offsets() -> None:
     port = conv(step)
     assert port.operator.misfit(port) is None
-    problem = port.operator.example().replace(B=2, T=1, dtype="fp32")
-    found = check("calls", port, problem, {"rule": "step"})
-    assert {one.status for one in found} == {Status.PASS}, found
+    assert not broken(port)
+
+
+@pytest.mark.parametrize("decode", [silu_always, a_bias_of_activations, of_four_taps, of_one_tile])
+def test_a_step_is_tested_under_every_option_and_width(decode: Any) -> None:
+    port = conv(decode)
+    assert port.operator.misfit(port) is None
+    assert broken(port) == {"step"}
+
+
+def test_so_is_the_scale_of_a_step_without_a_state() -> None:
+    def decode(x: Inputs, _: Any) -> Any:
+        return right(replace(x, scale=x.K**-0.5) if x.initial_state is None else x)
+
+    assert broken(decoding(decode)) == {"step"}
 
 
 def test_one_that_cannot_be_called_is_said_once_with_the_signature() -> None:
@@ -108,8 +154,8 @@ def test_so_is_one_of_a_delta_rule() -> None:
         "wanted a step (q, k, v, g, beta, *, scale, initial_state) -> (o, final_state), T = 1, in"
         " layout bthd"
     )
-    right = kv.kernel(dtypes="fp32", step=delta_rule)(delta_rule)
-    assert right.operator.misfit(right) is None
+    fitting = kv.kernel(dtypes="fp32", step=delta_rule)(delta_rule)
+    assert fitting.operator.misfit(fitting) is None
 
 
 def test_a_step_of_jax_gets_arrays_of_it() -> None:

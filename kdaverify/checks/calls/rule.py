@@ -37,8 +37,8 @@ class CallRule:
         keys: about which keys rows see: tested on operators whose problems of one shape differ in
             it.
         scaled: about the scale: tested on operators whose problems have one.
-        delta: about writes, or a state of keys and values: tested on the delta rule alone, as are
-            the sizes `equal` and `chunks`.
+        delta: about writes, or a state of keys and values: tested on the delta rule alone, as is
+            the size `chunks`.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.

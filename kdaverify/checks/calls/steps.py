@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,15 +31,18 @@ def _step(case: CallRuleCase) -> list[Outcome]:
 
 def _cases(case: CallRuleCase) -> Iterator[CallRuleCase]:
     yield case
-    fields = type(case.problem).model_fields
-    for change in CHANGES:
+    fields, seen = type(case.problem).model_fields, [case.problem]
+    further = case.adapter.operator.other_steps(case.adapter, case.problem)
+    changes: Iterable[Mapping[str, Any]] = (*CHANGES, *further)
+    for change in changes:
         own = {name: value for name, value in change.items() if name in fields}
         try:
             other = case.beside(**own)
         except Unreachable:
             # What the interface cannot express is no question; the first call always is one.
             continue
-        if other != case.problem:
+        if other not in seen:
+            seen.append(other)
             yield replace(case, problem=other)
 
 
@@ -47,8 +50,8 @@ RULES = (
     CallRule(
         "step",
         "the decode entry point returns the exact values of one token: of groups of heads, of"
-        " several sequences",
-        "heads, slots, scale or layout of another kernel than the prefill (H15, H16, S8)",
+        " several sequences, under every option",
+        "heads, slots, scale, layout or options of another kernel than the prefill (H15, H16, S8)",
         _step,
         size="one",
         packed=False,

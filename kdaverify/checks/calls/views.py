@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from kdaverify.adapters.conventions import AS_THEY_ARE, views_as_they_lie
 from kdaverify.checks.calls.bits import same_or_right
@@ -21,14 +20,13 @@ from kdaverify.checks.calls.layouts import (
     in_groups,
 )
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.execute import CallError
+from kdaverify.checks.execute import CallError, refuses_views
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.status import REFUSED, Status
+from kdaverify.checks.status import REFUSED
 from oracles.signature import Role, TensorCall
 
 X = TypeVar("X")
 LayoutCheck = Callable[[CallRuleCase, MemoryLayout], list[Outcome]]
-_ABOUT_MEMORY: Final = re.compile(r"contiguous|\bstrides?\b|\balign(ed|ment)\b", re.IGNORECASE)
 
 
 def _unless_refused(call: Callable[[], X]) -> X:
@@ -42,7 +40,7 @@ def _unless_refused(call: Callable[[], X]) -> X:
         with views_as_they_lie():
             return call()
     except CallError as error:
-        if error.status is Status.ERROR and _ABOUT_MEMORY.search(error.message):
+        if refuses_views(error):
             said = error.message.partition("\n")[0]
             raise Unreachable(f"{REFUSED}tensors that are views ({said})") from error
         raise
@@ -227,7 +225,7 @@ RULES = (
 )
 _BY_SIZE = "the order of axes inferred from sizes and strides: a transposed state where K = V"
 _of_equal_sizes = partial(
-    CallRule, size="equal", packed=False, sequences=True, delta=True, channel="memory", costly=True
+    CallRule, size="equal", packed=False, channel="memory", costly=True
 )
 OF_EQUAL_SIZES = (
     _of_equal_sizes("view-exchanged",

@@ -31,6 +31,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"B": 2, "T": 17, "H": 3, "V": 33},
     "tiny": {"B": 2, "T": 3, "H": 2, "V": 8},
     "one": {"T": 1, "V": 8},
+    "equal": {"B": 4, "T": 4, "H": 4, "V": 4},
     "real": {"B": 2, "T": 512, "H": 8, "V": 128},
     "long": {"B": 1, "T": 1025, "H": 2, "V": 128},
 }
@@ -56,6 +57,7 @@ class GatedNormOperator(BoundedOperator):
     has_known_bugs = True
     native = (PAST_16_BITS,)
     of_sizes = frozenset((*EQUAL, *MULTIPLES))
+    equal_sizes = True
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 
@@ -153,6 +155,9 @@ class GatedNormOperator(BoundedOperator):
 
     def in_other_forms(self, rule: CallRule, problem: GatedNormProblem) -> Mapping[str, Any]:
         """Of rules about memory: the leading axes flattened, where a view stays one."""
+        if rule.size == "equal":
+            square = problem.replace(B=1, H=1, rank=2)
+            return {"3-axes": problem.replace(B=1, rank=3), "2-axes": square}
         if not rule.memory:
             return {}
         return {f"{rank}-axes": problem.replace(B=1, rank=rank) for rank in (3, 2)}

@@ -80,6 +80,7 @@ class KdaOperator(CallOperator):
     accuracy_fields = ("gate", "key", "beta")
     absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
     orders = "layout or state order"
+    equal_sizes = True
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
         return AXES["named"](adapter, profile)
@@ -124,6 +125,12 @@ class KdaOperator(CallOperator):
         self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Problem:
         return call_problem(adapter, rule, dtype, seed=seed, turn=turn)
+
+    def other_steps(self, adapter: Adapter, problem: Problem) -> list[dict[str, Any]]:
+        """Without a state, at another scale: `alternating-state-step` and `alternating-scale-step`
+        have each alone.
+        """
+        return [{"state": "absent", **(self.other_scale(problem) or {})}]
 
     def loss(
         self, problem: Problem, exposed: tuple[str, ...], of: str, exponent: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
 
 from kdaverify.operators.pointwise.draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
-from kdaverify.operators.pointwise.problem import GATES, ActivationProblem, Op
+from kdaverify.operators.pointwise.problem import GATES, ActivationProblem, Lies, Op
 
 MOST: Final = 20_000
 """Elements of z, logits or x."""
@@ -66,11 +66,32 @@ _PANEL: Final[dict[str, dict[str, Any]]] = {
     "no-loss": {"values": "mixed", "bias": "normal", "cotangent": "zero"},
 }
 NAMES: Final = tuple(_PANEL)
+PAST_16_BITS: Final = "past-16-bit-rows"
+_SHAPES: Final[dict[str, dict[str, Any]]] = {
+    PAST_16_BITS: {"values": "normal", "B": 1, "T": 65539, "HV": 1, "K": 1},
+    **{
+        f"exchanged-{lies}": {
+            "values": "normal",
+            "bias": "normal",
+            "lies": lies,
+            **dict.fromkeys(("B", "T", "HV", "K"), 4),
+        }
+        for lies in get_args(Lies)
+        if lies != "dense"
+    },
+}
+"""Rows past 16 bits: a model of 16 heads has as many at 4,096 tokens, more than a grid's second and
+third axes have programs."""
+SHAPES: Final = tuple(_SHAPES)
 
 
 def activation_panel(name: str, op: Op, dtype: str) -> ActivationProblem:
-    """The problem called `name`, of NAMES, for an operation in a format."""
+    """The problem called `name`, of NAMES or SHAPES, for an operation in a format."""
     beside = {"rates", "bias", "parameters"} if op not in GATES else set[str]()
-    chosen = {axis: draw for axis, draw in _PANEL[name].items() if axis not in beside}
-    K = 1 if op == "beta_sigmoid" else 20
-    return ActivationProblem.model_validate({"op": op, "dtype": dtype, "K": K, **_SIZES, **chosen})
+    chosen = {
+        axis: draw for axis, draw in {**_PANEL, **_SHAPES}[name].items() if axis not in beside
+    }
+    wanted = {"op": op, "dtype": dtype, "K": 20, **_SIZES, **chosen}
+    return ActivationProblem.model_validate(
+        {**wanted, **({"K": 1} if op == "beta_sigmoid" else {})}
+    )

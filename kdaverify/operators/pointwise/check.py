@@ -13,9 +13,9 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.formats import FORMATS, Format, format_of
-from kdaverify.checks.execute import CallError, check_kind
+from kdaverify.checks.execute import CallError, check_kind, refuses_views
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import REFUSED, Status
 from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
 from kdaverify.operators.pointwise.elements import compare_elements, two_measures
 from kdaverify.operators.pointwise.problem import GATES, ActivationProblem
@@ -101,6 +101,8 @@ class _ActivationRun:
         try:
             found = _called(self.problem.op, x, wanted, run)
         except CallError as fault:
+            if self.problem.lies != "dense" and refuses_views(fault):
+                return skipped(f"{REFUSED}tensors that are views ({fault.message})")
             return [Outcome(fault.output, fault.status, fault.message)]
         formats = {name: fmt for name, (_, fmt) in wanted.items()}
         rounded = self.call.beside_one == "rounded"

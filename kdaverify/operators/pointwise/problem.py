@@ -20,6 +20,9 @@ from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 Op = Literal["gate_softplus", "gate_bounded", "beta_sigmoid", "l2norm"]
+Lies = Literal["dense", "x01", "x12", "x23", "dy01", "dy12", "dy23"]
+"""How tensors lie in memory: dense, or the inputs, or the incoming gradient, with two neighbouring
+axes exchanged. Where sizes are equal, strides alone say which axis is which."""
 GATES: Final[tuple[Op, ...]] = ("gate_softplus", "gate_bounded")
 SETTINGS: Final[dict[Op, float]] = {
     "gate_softplus": 0.0,
@@ -57,6 +60,7 @@ class ActivationProblem(Canonical):
         parameters: type of A_log and dt_bias.
         values, rates, bias, cotangent: names of samples (`activation_draws`); those an operation
             does not take are left alone.
+        lies: in memory, of Lies.
         setting: lower bound, factor of beta or eps; None: the usual one.
         seed: of every random number.
     Raises:
@@ -76,6 +80,7 @@ class ActivationProblem(Canonical):
     rates: str = "usual"
     bias: str = "absent"
     cotangent: str = "normal"
+    lies: Lies = "dense"
     setting: Annotated[float | None, Field(allow_inf_nan=False)] = None
     seed: Count = 0
 
@@ -134,7 +139,16 @@ class ActivationProblem(Canonical):
             bias = BIASES[self.bias](self._stream("dt_bias"), (self.HV, self.K))
             if bias is not None:
                 tensors["dt_bias"] = self._parameter(bias)
-        return ActivationTensors(tensors, self._cotangent(shape), self.tested)
+        laid = {name: self._laid(tensor, "x") for name, tensor in tensors.items()}
+        return ActivationTensors(laid, self._laid(self._cotangent(shape), "dy"), self.tested)
+
+    def _laid(self, tensor: Tensor, which: str) -> Tensor:
+        """The tensor as it lies; without both axes, dense."""
+        *name, first, second = self.lies
+        axes = (int(first), int(second)) if "".join(name) == which else ()
+        if not axes or axes[1] >= tensor.ndim:
+            return tensor
+        return tensor.transpose(*axes).contiguous().transpose(*axes)
 
     def _cotangent(self, shape: tuple[int, ...]) -> Tensor:
         drawn = COTANGENTS[self.cotangent](self._stream("cotangent"), shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any, Final, final
 
 import torch
@@ -41,6 +42,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33},
     "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
     "one": {"lengths": (1,), "T": 1, "D": 8},
+    "equal": {"lengths": (4,), "T": 4, "D": 4},
     "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
     "long": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 64},
 }
@@ -70,6 +72,7 @@ class ShortConvOperator(BoundedOperator):
     native = (PAST_16_BITS,)
     of_sizes = frozenset((*EQUAL, *SHORT, *TAPS))
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
+    equal_sizes = True
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 
@@ -158,6 +161,19 @@ class ShortConvOperator(BoundedOperator):
         states = fault.output == STATE and fault.status is Status.SHAPE
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
 
+    def other_steps(
+        self, adapter: Adapter, problem: ShortConvProblem
+    ) -> Iterator[Mapping[str, Any]]:
+        """Every choice of activation, bias and state, every W, and more channels than a tile: a
+        step that applied SiLU whatever the activation is was accepted.
+        """
+        for activation, bias, state in product(
+            ("silu", "none"), (True, False), ("random", "absent")
+        ):
+            yield {"activation": activation, "bias": bias, "state": state}
+        yield from ({"W": W} for W in adapter.takes.widths or range(2, USUAL_TAPS + 1))
+        yield {"D": 130}
+
     def may_decline(self, adapter: Adapter, call: ShortConvCall) -> str:
         """More taps than kernels usually have, where no `widths` promise them."""
         return "" if call.W <= USUAL_TAPS or adapter.takes.widths else f"W = {call.W}"
@@ -235,10 +251,17 @@ class ShortConvOperator(BoundedOperator):
             **SIZES[rule.size],
         }
         if not rule.packed:
-            fields |= {"lengths": None, "B": 2, "T": max(fields["lengths"])}
+            B = 4 if rule.size == "equal" else 2
+            fields |= {"lengths": None, "B": B, "T": max(fields["lengths"])}
         elif not rule.spare:
             fields["T"] = sum(fields["lengths"])
         return ShortConvProblem(**fields)
+
+    def in_other_forms(self, rule: CallRule, problem: ShortConvProblem) -> Mapping[str, Any]:
+        """Of axes that no size distinguishes: a pack of as many sequences, each of one token."""
+        if rule.size != "equal":
+            return {}
+        return {"pack": problem.replace(B=1, lengths=(1,) * problem.T)}
 
     def cost(self, problem: ShortConvProblem) -> float:
         return SECONDS * problem.B * problem.T * problem.D * problem.W
