@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kdaverify.diagnosis.question import PropertyCase
 
 BESIDE_ONE: Final = "sigmoid beside 1"
+CASTS: Final = "gradients of each use of an input"
 PARTIALS: Final = "partial sums of gradients of parameters"
 ALIKE: Final = 0.05
 """A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a
@@ -39,8 +40,15 @@ def gate_freedoms(io: Format) -> Mapping[str, tuple[str, Format]]:
     partials: gradients of parameters are summed over tiles, and a tile's sum is stored in the
     format of the inputs: a loss of 16-bit digits that grows with cancellation, which fp32 partials
     do not have.
+    casts: an input is widened at each use, as in gate.float() * sigmoid(gate.float()). Autograd
+    rounds the gradient of each use to the format of the input, and adds them in it: near the zero
+    of the slope of SiLU they cancel.
     """
-    return {"tanh": (BESIDE_ONE, FORMATS["fp32"]), "partials": (PARTIALS, io)}
+    return {
+        "tanh": (BESIDE_ONE, FORMATS["fp32"]),
+        "partials": (PARTIALS, io),
+        "casts": (CASTS, io),
+    }
 
 
 def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:

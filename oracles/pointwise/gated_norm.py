@@ -62,6 +62,7 @@ class NormPrecision:
         stored: what the normalised row, and its product with the weight, are rounded to on the way;
             None: neither is.
         partials: what the partial sums of the weight's gradient are stored in.
+        casts: what the gradient of each use of x, and of gate, is stored in.
         beside_one: as of `Activation`.
     """
 
@@ -69,6 +70,7 @@ class NormPrecision:
     result: Precision
     stored: Precision | None = None
     partials: Precision | None = None
+    casts: Precision | None = None
     beside_one: bool = False
 
 
@@ -174,7 +176,16 @@ class GatedNorm:
         rough = self.act.slope_error(self.precision.accumulate).times(
             by.abs() + self.normed_error.bound * (dy * self.weight).abs()
         )
-        return value, error + rough + RoundingError.rounding(value, 3, self.precision.accumulate)
+        error += rough + RoundingError.rounding(value, 3, self.precision.accumulate)
+        size = by.abs() + self._weighted.bound * dy.abs()
+        return value, error + self._of_uses([size * part.abs() for part in self.act.slope_terms])
+
+    def _of_uses(self, moduli: list[Tensor]) -> RoundingError:
+        """Of gradients that are added, one of each use of an input that is widened there."""
+        casts = self.precision.casts
+        if casts is None:
+            return RoundingError.none(moduli[0])
+        return RoundingError.of_terms(moduli, casts)
 
     def _dweight(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         accumulate, gated = self.precision.accumulate, dy * self.act.value
@@ -226,9 +237,12 @@ class GatedNorm:
         )
         off_r = self._spread(self.inverse_error).times(r)
         value = r * inner
-        return value, both.times(r) + off_r.times(
-            inner.abs() + both.bound
-        ) + RoundingError.rounding(value, 1, accumulate)
+        error = both.times(r) + off_r.times(inner.abs() + both.bound)
+        error += RoundingError.rounding(value, 1, accumulate)
+        # x x, of which autograd adds the gradient twice, and x r: three uses at most.
+        mean = r * (n * m).abs() + self._spread(off_m).times(n).bound * r
+        direct = r * (p.abs() + off_p.bound)
+        return value, error + self._of_uses([direct, mean / 2, mean / 2])
 
     def _spread(self, error: RoundingError) -> RoundingError:
         return error.mapped(lambda x: x.expand_as(self.x))

@@ -137,6 +137,19 @@ class RoundingError:
         found = cls(precision.gamma(count - 1) * largest + lost, variance, lost)
         return replace(found, overflows=bool((largest > precision.largest).any()))
 
+    @classmethod
+    def of_terms(cls, moduli: Sequence[Tensor], precision: Precision) -> RoundingError:
+        """Of terms that are rounded one by one, and added; the last sum is the result's.
+
+        Args:
+            moduli: of the terms, with what they may be off by.
+        """
+        found = cls.rounding(sum(moduli[1:], moduli[0]), max(0, len(moduli) - 2), precision)
+        if len(moduli) > 1:
+            for term in moduli:
+                found += cls.rounding(term, 1, precision)
+        return found
+
     def __add__(self, other: RoundingError) -> RoundingError:
         return RoundingError(
             self.bound + other.bound,
@@ -218,6 +231,14 @@ class Activation:
         if self.name == "none":
             return torch.ones_like(s)
         return torch.where(s == 0, s, s * (1 + self.z * rest)) if self.name == "silu" else s * rest
+
+    @property
+    def slope_terms(self) -> tuple[Tensor, ...]:
+        """What autograd adds where z is used twice, as in z sigmoid(z): slopes through each use."""
+        if self.name != "silu":
+            return (self.slope,)
+        s, rest = self.sigmoid, torch.sigmoid(-self.z)
+        return s, torch.where(s == 0, s, self.z * s * rest)
 
     def error(self, precision: Precision) -> RoundingError:
         """Of the value at an exact z: sigmoid to 2 ulp and the exponential's, and the product."""

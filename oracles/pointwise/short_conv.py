@@ -160,6 +160,7 @@ class ConvPrecision:
         terms: what the terms of dx, one of each tap, and their partial sums are stored in.
         partials: what the partial sums of gradients of weight and bias are stored in.
         sequences: what those of every sequence, and their running sums, are stored in.
+        casts: what the gradient of each use of z is stored in.
         beside_one: as of `Activation`.
     """
 
@@ -171,6 +172,7 @@ class ConvPrecision:
     terms: Precision | None = None
     partials: Precision | None = None
     sequences: Precision | None = None
+    casts: Precision | None = None
     beside_one: bool = False
 
 
@@ -246,6 +248,11 @@ class ShortConv:
             self._stored(self.precision.z_backward)
         )
         off = rough.times(dy) + RoundingError.rounding(e, 1, accumulate)
+        if self.precision.casts is not None:
+            terms = [dy.abs() * part.abs() for part in act.slope_terms]
+            off += RoundingError.of_terms(
+                [term + off.bound for term in terms], self.precision.casts
+            )
         off = off if self.precision.dz is None else off.returned(e, self.precision.dz)
         found = self._inputs_backward(e, off, cotangents)
         found["dweight"] = self._weight_backward(e, off)

@@ -43,6 +43,11 @@ class Misread(torch.autograd.Function):
         return inferred(dy[0])
 
 
+def misread(y: Tensor) -> Tensor:
+    found: Any = Misread.apply(y)  # pyright: ignore[reportUnknownMemberType]
+    return found
+
+
 def conv(change: Callable[..., Any]) -> Any:
     @kv.kernel(op="short_conv", dtypes=EVERY)
     def short_conv(
@@ -81,7 +86,7 @@ def weight_by_strides(x: Any, weight: Any, *rest: Any) -> Any:
 
 def gradient_by_strides(*given: Any) -> Any:
     y, states = RIGHT(*given)
-    return y, Misread.apply(states)
+    return y, misread(states)
 
 
 def rows_by_strides(x: Any, *rest: Any, **options: Any) -> Any:
@@ -93,7 +98,7 @@ def gate_by_strides(x: Any, gate: Any, *rest: Any, **options: Any) -> Any:
 
 
 def gradient_of_rows_by_strides(*given: Any, **options: Any) -> Any:
-    return Misread.apply(gated_rms_norm(*given, **options))
+    return misread(gated_rms_norm(*given, **options))
 
 
 def broken(port: Any) -> set[str]:

@@ -16,7 +16,7 @@ from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
-from kdaverify.operators.bounded import BESIDE_ONE, PARTIALS, BoundedOperator, gate_freedoms
+from kdaverify.operators.bounded import BESIDE_ONE, CASTS, PARTIALS, BoundedOperator, gate_freedoms
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
 from kdaverify.operators.gated_norm.panel import PAST_16_BITS, named_problems, random_problems
@@ -112,7 +112,7 @@ class GatedNormOperator(BoundedOperator):
         if contract is None:
             counted = GatedNorm(call, EXACT)
         else:
-            stored = [contract.tensors.get(name) for name in (NORMED, PARTIALS)]
+            stored = [contract.tensors.get(name) for name in (NORMED, PARTIALS, CASTS)]
             precision = NormPrecision(
                 precision_of(contract.accumulate),
                 precision_of(io),

@@ -21,7 +21,7 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.checks.status import Status
 from kdaverify.operator import Choices
-from kdaverify.operators.bounded import BESIDE_ONE, PARTIALS, BoundedOperator, gate_freedoms
+from kdaverify.operators.bounded import BESIDE_ONE, CASTS, PARTIALS, BoundedOperator, gate_freedoms
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
@@ -36,7 +36,7 @@ Z_BACKWARD: Final = "z of the backward"
 DZ: Final = "dz"
 TERMS: Final = "terms of dx"
 SEQUENCES: Final = "sums of gradients of parameters over sequences"
-ON_THE_WAY: Final = (Z, Z_BACKWARD, DZ, TERMS, PARTIALS, SEQUENCES)
+ON_THE_WAY: Final = (Z, Z_BACKWARD, DZ, TERMS, PARTIALS, SEQUENCES, CASTS)
 """In the order of `ConvPrecision`."""
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33},
