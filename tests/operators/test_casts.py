@@ -1,5 +1,5 @@
 """Inputs that are widened at each use: autograd rounds the gradient of each use to 16 bits, and
-adds them there. The word +casts admits it, a failure names the word, and faults stay faults under it.
+adds them there. The word +casts admits it, a failure names it, and faults stay faults under it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def dense_alone(x: ActivationArguments) -> Tensor:
 
 
 def only(op: str, **parts: Any) -> Activated:
-    call = {"forward": RIGHT[op].forward, "backward": RIGHT[op].backward, **parts}
+    call: dict[str, Any] = {"forward": RIGHT[op].forward, "backward": RIGHT[op].backward, **parts}
     return Activated("port", **{op: ActivationCall(**call)})
 
 
