@@ -50,4 +50,7 @@ def poisoned_allocations(*, wanted: bool = True) -> Generator[None]:
 class _Poison(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        return made.fill_(float("nan")) if func in _UNWRITTEN and made.is_floating_point() else made
+        if func in _UNWRITTEN and made.is_floating_point():
+            # A checkpoint under autograd allocates a leaf, which only a detached view may fill.
+            made.detach().fill_(float("nan"))
+        return made

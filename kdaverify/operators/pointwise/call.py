@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 BesideOne = Literal["kept", "rounded"]
+OPTIONAL: Final = "dt_bias"
+"""The tensor that a call may be without."""
 
 
 class ActivationError(ValueError):
@@ -37,6 +39,8 @@ class ActivationArguments:
     cotangent: Tensor | None = None
 
     def __getitem__(self, name: str) -> Tensor | None:
+        if name not in self.tensors and name != OPTIONAL:
+            raise KeyError(f"no tensor is called {name!r} here, only {', '.join(self.tensors)}")
         return self.tensors.get(name)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> ActivationArguments:

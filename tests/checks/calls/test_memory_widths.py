@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.checks.calls import RULES, questions
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.properties import check
@@ -125,3 +127,12 @@ def test_a_kernel_may_refuse_views_in_so_many_words(rule: str, said: str, status
     assert found.status is status
     assert found.message.startswith(REFUSED) == (status is Status.SKIP)
     assert said in found.message
+
+
+def test_unwritten_memory_is_filled_under_autograd_and_in_checkpoints() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with poisoned_allocations():
+        leaf = torch.empty(2, requires_grad=True)
+        checkpoint(torch.exp, x, use_reentrant=False).sum().backward()
+    assert leaf.requires_grad and bool(leaf.isnan().all())
+    assert x.grad is not None and torch.equal(x.grad, x.detach().exp())

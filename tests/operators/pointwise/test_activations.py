@@ -278,3 +278,10 @@ def test_a_declaration_that_means_nothing_is_refused() -> None:
     declared = kv.kernel(activations={"l2norm": call}, dtypes=("bf16",))(kernel)
     assert activated(declared) == (("l2norm", "bf16"),)
     assert only(declared, problem("l2norm", dtype="bf16")) == [("gradients", Status.SKIP)]
+
+
+def test_a_tensor_by_another_name_is_an_error_that_names_those_of_the_call() -> None:
+    own = ActivationArguments({"logits": torch.zeros(1, 2, 1)}, setting=1.0)
+    assert own["dt_bias"] is None
+    with pytest.raises(KeyError, match="no tensor is called 'b' here, only logits"):
+        own["b"]
