@@ -1,5 +1,6 @@
 """The gated RMSNorm behind the recurrence: y = w x / sqrt(mean x^2 + eps) act(gate), rows of V,
-exact to a proven radius.
+exact to a proven radius. With the gate first, the rows that are normalised are u = x act(gate), and
+y = w u / sqrt(mean u^2 + eps).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class GatedNormCall(TensorCall):
     Args:
         rank: axes of x and gate as the function gets them: 4, or 3 or 2 with the leading ones
             flattened.
+        gate_first: whether the gate multiplies x before the norm.
     """
 
     op: ClassVar = "gated_rms_norm"
@@ -51,6 +53,7 @@ class GatedNormCall(TensorCall):
     eps: float = 1e-6
     activation: str = "silu"
     rank: int = 4
+    gate_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class NormPrecision:
 
     Args:
         accumulate: sums and functions; result: what is returned.
-        stored: what the normalised row, and its product with the weight, are rounded to on the way;
-            None: neither is.
+        stored: what the normalised row, and its product with the weight, are rounded to on the way,
+            and with the gate first the row that is normalised; None: none is.
         partials: what the partial sums of the weight's gradient are stored in.
         casts: what the gradient of each use of x, and of gate, is stored in.
         beside_one: as of `Activation`.
@@ -83,11 +86,35 @@ class GatedNorm:
 
     def __init__(self, call: GatedNormCall, precision: NormPrecision = EXACT) -> None:
         self.call, self.precision = call, precision
-        self.x, self.gate, self.weight = call.x.double(), call.gate.double(), call.weight.double()
+        self.given, self.gate = call.x.double(), call.gate.double()
+        self.weight = call.weight.double()
 
     @cached_property
     def act(self) -> Activation:
         return Activation(self.call.activation, self.gate, self.precision.beside_one)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The rows that are normalised."""
+        return self.given * self.act.value if self.call.gate_first else self.given
+
+    @cached_property
+    def x_error(self) -> RoundingError:
+        if not self.call.gate_first:
+            return RoundingError.none(self.x)
+        accumulate = self.precision.accumulate
+        own = RoundingError.rounding(self.x, 1, accumulate)
+        return self._stored(self.act.error(accumulate).times(self.given) + own, self.x)
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """What multiplies the norm: the activated gate, or nothing."""
+        return torch.ones_like(self.gate) if self.call.gate_first else self.act.value
+
+    def _factor_error(self) -> RoundingError:
+        if self.call.gate_first:
+            return RoundingError.none(self.gate)
+        return self.act.error(self.precision.accumulate)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -106,14 +133,21 @@ class GatedNorm:
         total = squares.sum(-1, keepdim=True)
         lost = self.precision.accumulate.smallest / self.mean
         # Half of the error of the mean, to second order where that is large.
+        # (x + e)^2 is off by at most 2 |x e| + e^2.
+        off = self.x_error
+        moved = (2 * self.x.abs() * off.bound + off.bound.square()).mean(-1, keepdim=True)
         mean = self.precision.accumulate.gamma(V + 2) * part + 2 * u + lost
+        mean = mean * (1 + moved / self.mean) + moved / self.mean
         rooted = torch.where(mean < 0.5, mean / 2 / (1 - mean).clamp(min=0.5), torch.inf)
         sums = (
             squares.square().sum(-1, keepdim=True)
             + partial_sums(squares.square().sum(-1, keepdim=True), total, V)
         ) / total.square()
         variance = u * u / 12 * ((sums.nan_to_num(nan=0.0) + 1) * part.square() + 2)
-        lean = FUNCTION_UNITS * u + lost
+        scattered = (squares * off.variance).sum(-1, keepdim=True) / (V * self.mean).square()
+        variance = variance + scattered
+        leaning = (self.x.abs() * off.lean).mean(-1, keepdim=True) / self.mean
+        lean = FUNCTION_UNITS * u + lost + leaning
         return RoundingError(rooted + FUNCTION_UNITS * u, variance, lean)
 
     @cached_property
@@ -123,7 +157,9 @@ class GatedNorm:
     @cached_property
     def normed_error(self) -> RoundingError:
         own = RoundingError.rounding(self.normed, 1, self.precision.accumulate)
-        return self._spread(self.inverse_error).times(self.normed) + own
+        inverse = self._spread(self.inverse_error)
+        passed = self.x_error.times(self.inverse * (1 + inverse.bound))
+        return inverse.times(self.normed) + passed + own
 
     def _stored(self, error: RoundingError, value: Tensor) -> RoundingError:
         """With a rounding into the type of x, where the contract has it."""
@@ -141,32 +177,47 @@ class GatedNorm:
 
     def _gated_back(self, dy: Tensor) -> RoundingError:
         """Of dy act(gate), which autograd stores where it stored what the gate multiplies."""
-        accumulate, gated = self.precision.accumulate, dy * self.act.value
+        accumulate, gated = self.precision.accumulate, dy * self.factor
         own = RoundingError.rounding(gated, 1, accumulate)
-        return self._stored(self.act.error(accumulate).times(dy) + own, gated)
+        return self._stored(self._factor_error().times(dy) + own, gated)
 
     def _gated(self, value: Tensor, error: RoundingError, roundings: int) -> RoundingError:
         """Of a value times act(gate), `roundings` products in all."""
-        act = self.act.error(self.precision.accumulate)
-        both = error.times(self.act.value) + act.times(value.abs() + error.bound)
+        both = error.times(self.factor) + self._factor_error().times(value.abs() + error.bound)
         return both + RoundingError.rounding(
-            value * self.act.value, roundings, self.precision.accumulate
+            value * self.factor, roundings, self.precision.accumulate
         )
 
     def forward(self) -> Results:
         weighted = self.normed * self.weight
-        y = weighted * self.act.value
+        y = weighted * self.factor
         return {
             "y": (y, self._gated(weighted, self._weighted, 2).returned(y, self.precision.result))
         }
 
     def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
         dy = cotangents["dy"].double()
-        found = {"dx": self._dx(dy), "dgate": self._dgate(dy), "dweight": self._dweight(dy)}
+        dx, dgate = (self._dx(dy), None) if not self.call.gate_first else self._through_the_gate(dy)
+        found = {"dx": dx, "dgate": dgate or self._dgate(dy), "dweight": self._dweight(dy)}
         return {
             name: (value, error.returned(value, self.precision.result))
             for name, (value, error) in found.items()
         }
+
+    def _through_the_gate(self, dy: Tensor) -> tuple[tuple[Tensor, RoundingError], ...]:
+        """dx = du act(gate) and dgate = du x act'(gate), of u = x act(gate)."""
+        accumulate, act, x = self.precision.accumulate, self.act, self.given
+        du, off = self._dx(dy)
+        off = self._stored(off, du)
+        size = du.abs() + off.bound
+        dx, dz = du * act.value, du * x * act.slope
+        of_x = off.times(act.value) + act.error(accumulate).times(size)
+        of_z = off.times(x * act.slope) + act.slope_error(accumulate).times(size * x)
+        of_z += self._of_uses([size * (x * part).abs() for part in act.slope_terms])
+        return (
+            (dx, of_x + RoundingError.rounding(dx, 1, accumulate)),
+            (dz, of_z + RoundingError.rounding(dz, 3, accumulate)),
+        )
 
     def _dgate(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         by = dy * self.normed * self.weight
@@ -188,7 +239,7 @@ class GatedNorm:
         return RoundingError.of_terms(moduli, casts)
 
     def _dweight(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
-        accumulate, gated = self.precision.accumulate, dy * self.act.value
+        accumulate, gated = self.precision.accumulate, dy * self.factor
         products = gated * self.normed
         terms, n = products.flatten(0, -2), products[..., 0].numel()
         error = self._gated_back(dy).times(self.normed.abs() + self._normed_stored.bound)
@@ -214,7 +265,7 @@ class GatedNorm:
     def _dx(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         """dx = r (p - n mean(p n)) with p = dy act(gate) w."""
         accumulate, V = self.precision.accumulate, self.x.shape[-1]
-        p, n, r = dy * self.act.value * self.weight, self.normed, self.inverse
+        p, n, r = dy * self.factor * self.weight, self.normed, self.inverse
         off_p = self._gated_back(dy).times(self.weight) + RoundingError.rounding(p, 1, accumulate)
         off_p = self._stored(off_p, p)
         off_n, terms = self.normed_error, p * n

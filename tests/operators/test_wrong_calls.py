@@ -239,7 +239,10 @@ WRONG: Final[dict[tuple[str, str], tuple[Any, Status, str]]] = {
     ("gated_rms_norm", "gate before the norm"): (
         instead(gated_before),
         Status.CONVENTION,
-        "the gate multiplies x before the norm; multiply after it, y = w x / rms(x) act(gate)",
+        (
+            "the gate multiplies x before the norm; multiply after it, or declare first='gate' in"
+            " the place of 'norm'"
+        ),
     ),
     ("short_conv", "newest column first, returned"): (
         returning(lambda y: (y[0], y[1].flip(-1))),

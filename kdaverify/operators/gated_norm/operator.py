@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, final
 
-import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,8 +37,6 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
 """Several tokens and heads in each but one: leading axes of size 1 lie the same when swapped, and a
 backward that misread them was accepted."""
 SECONDS: Final = 1e-7
-OPEN: Final = 64.0
-"""A gate whose sigmoid is 1 in float64."""
 
 
 @final
@@ -50,7 +47,10 @@ class GatedNormOperator(BoundedOperator):
     about = "the gated RMSNorm y = rms_norm(x) weight act(gate) [B, T, H, V], forward and backward"
     positional = ("x", "gate", "weight")
     keywords = ("eps", "activation")
-    words = {"activation": ("silu", "sigmoid")}  # noqa: RUF012 # a Final mapping
+    words = {  # noqa: RUF012 # a Final mapping
+        "activation": ("silu", "sigmoid"),
+        "first": ("norm", "gate"),
+    }
     numbers = {"eps": 1e-6}  # noqa: RUF012
     options = {"activation": ("silu", "sigmoid"), "eps": (1e-6, 1e-5)}  # noqa: RUF012
     width = "V"
@@ -95,7 +95,8 @@ class GatedNormOperator(BoundedOperator):
 
     def fit(self, problem: GatedNormProblem, takes: FunctionTakes) -> GatedNormProblem:
         fixed = {name: takes.fixed(name, getattr(problem, name)) for name in self.keywords}
-        return problem.replace(**fixed, V=takes.width(problem.V))
+        first = "gate" if takes.words["first"] == "gate" else None
+        return problem.replace(**fixed, V=takes.width(problem.V), first=first)
 
     def probe(self, dtype: str) -> GatedNormProblem:
         return GatedNormProblem.model_validate(
@@ -123,17 +124,16 @@ class GatedNormOperator(BoundedOperator):
         return counted.forward() if cotangents is None else counted.backward(cotangents)
 
     def misreadings(self, call: GatedNormCall) -> Iterator[Misreading]:
+        order = ("before", "after") if call.gate_first else ("after", "before")
+        own, other = ("gate", "norm") if call.gate_first else ("norm", "gate")
+        yield Misreading(
+            f"the gate multiplies x {order[1]} the norm; multiply {order[0]} it, or declare"
+            f" first={other!r} in the place of {own!r}",
+            replace(call, gate_first=not call.gate_first),
+        )
         yield Misreading(
             "x and gate are exchanged: the function normalises its second argument; normalise x",
             replace(call, x=call.gate, gate=call.x),
-        )
-        # The activation of OPEN is OPEN, or 1: the norm of a product without a gate behind it.
-        factor = OPEN if call.activation == "silu" else 1.0
-        gated = call.x.double() * GatedNorm(call).act.value
-        yield Misreading(
-            "the gate multiplies x before the norm; multiply after it, y = w x / rms(x) act(gate)",
-            replace(call, x=gated, gate=torch.full_like(gated, OPEN)),
-            lambda exact: {"y": exact["y"] / factor},
         )
 
     def groups(self, call: GatedNormCall) -> int:
@@ -196,7 +196,7 @@ class GatedNormOperator(BoundedOperator):
         x, z, w = (
             float(tensor) for tensor in (call.x[index], call.gate[index], call.weight[column])
         )
-        root = float((call.x[b, t, h].double().square().mean() + call.eps).sqrt())
+        root = float(GatedNorm(call).mean[b, t, h].sqrt())
         words = (
             f"batch entry {b}, token {t} of {call.x.shape[1]}, head {h}, column {column} of"
             f" {call.x.shape[3]}"

@@ -87,6 +87,7 @@ class GatedNormProblem(Canonical):
         eps: inside the root.
         activation: silu or sigmoid.
         value: a key of REGIMES.
+        first: gate, where it multiplies x before the norm; None: it multiplies what is normalised.
     """
 
     op: Literal["gated_rms_norm"] = "gated_rms_norm"
@@ -102,6 +103,7 @@ class GatedNormProblem(Canonical):
     value: Literal[
         "normal", "small", "zero-rows", "single", "deep", "large", "mixed", "centred-weight"
     ] = "normal"
+    first: Literal["gate"] | None = None
 
     @property
     def regime(self) -> str:
@@ -110,7 +112,9 @@ class GatedNormProblem(Canonical):
     @property
     def stem(self) -> str:
         shape = f"B{self.B}T{self.T}H{self.H}V{self.V}-rank{self.rank}"
-        return f"gated_rms_norm-{self.dtype}-{shape}-eps{self.eps:g}-{self.value}-{self.activation}"
+        order = "" if self.first is None else "-gate-first"
+        rows = f"{self.dtype}-{shape}-eps{self.eps:g}{order}"
+        return f"gated_rms_norm-{rows}-{self.value}-{self.activation}"
 
     def inputs(self) -> GatedNormCall:
         def drawn(name: str, *shape: int) -> Tensor:
@@ -122,5 +126,11 @@ class GatedNormProblem(Canonical):
         )
         cast: dict[str, Any] = {"dtype": TORCH[self.dtype]}
         return GatedNormCall(
-            x.to(**cast), gate.to(**cast), weight.to(**cast), self.eps, self.activation, self.rank
+            x.to(**cast),
+            gate.to(**cast),
+            weight.to(**cast),
+            self.eps,
+            self.activation,
+            self.rank,
+            self.first == "gate",
         )

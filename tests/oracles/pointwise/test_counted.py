@@ -72,11 +72,11 @@ def norm(call: GatedNormCall, given: Numbers) -> Numbers:
     eps, V = mpf(call.eps), call.x.shape[3]
 
     def row(x: list[Any], z: list[Any]) -> list[Any]:
-        root = mpmath.sqrt(sum(a * a for a in x) / V + eps)
-        return [
-            a / root * w * activated(call.activation, g)
-            for a, w, g in zip(x, given["weight"], z, strict=True)
-        ]
+        gates = [activated(call.activation, g) for g in z]
+        gated = [a * g for a, g in zip(x, gates, strict=True)]
+        normed = gated if call.gate_first else x
+        root = mpmath.sqrt(sum(a * a for a in normed) / V + eps)
+        return [a / root * w for a, w in zip(gated, given["weight"], strict=True)]
 
     rows = [
         [[row(x, z) for x, z in zip(*h, strict=True)] for h in zip(*t, strict=True)]
@@ -171,9 +171,10 @@ def test_a_convolution_is_its_definition(shape: dict[str, Any], value: str) -> N
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize("value", NORM_REGIMES)
-def test_a_norm_is_its_definition(activation: str, value: str) -> None:
+@pytest.mark.parametrize("first", [None, "gate"])
+def test_a_norm_is_its_definition(activation: str, value: str, first: str | None) -> None:
     sizes = {"B": 2, "T": 2, "H": 1, "V": 3}
-    fields = {**sizes, "value": value, "activation": activation}
+    fields = {**sizes, "value": value, "activation": activation, "first": first}
     call = GatedNormProblem.model_validate(fields).inputs()
     agree(call, GatedNorm(call), norm, {"dy": drawn(1, *call.x.shape)})
 
