@@ -11,7 +11,7 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
-from kdaverify.faults import gated_norm, layer, layer_cache, short_conv
+from kdaverify.faults import gated_norm, layer, layer_cache, layer_growth, short_conv
 from kdaverify.faults.adapter import EMBEDDED, Faulty, unpatched
 from kdaverify.faults.attention.adapter import planted as planted_attention
 from kdaverify.faults.attention.list_kernel import planted as planted_lists
@@ -108,11 +108,16 @@ def _function(
 
 
 def _planted_layer(found: Any, fault: Fault) -> Adapter:
-    """A layer with a fault, or the one that a fault is a patch of: with a cache, or without."""
+    """A layer with a fault, or the one that a fault is a patch of: with a cache, one that grows, or
+    none.
+    """
     patched = fault.patch(Setting(1.0, torch.Generator())) if found is None else found
     if isinstance(patched, layer_cache.CachedLayer):
         own = layer_cache.RIGHT if found is None else patched
         return layer_cache.adapted(own, f"fault:{fault.id}", fault.dtypes)
+    if isinstance(patched, layer_growth.GrowingLayer):
+        held = layer_growth.RIGHT if found is None else patched
+        return layer_growth.adapted(held, f"fault:{fault.id}", fault.dtypes)
     return layer.planted(found, fault)
 
 

@@ -142,6 +142,10 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "LAYER-fp64": ("laws", {}, {"law": "float64"}),
     "LAYER-idle": ("laws", {}, {"law": "idle-rows"}),
     "LAYER-pack": ("laws", {"B": 3}, {"law": "pack"}),
+    "LAYER-pool": ("laws", {}, {"law": "living-caches"}),
+    "LAYER-orders": ("laws", {"B": 3}, {"law": "reordered-twice"}),
+    "LAYER-grown": ("laws", {"T": 265}, {"law": "grown-rows"}),
+    "LAYER-full": ("laws", {"T": 265}, {"law": "grown-cache"}),
 }
 """By id: property, fields of the problem beside those of BASES, detail."""
 

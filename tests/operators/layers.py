@@ -19,6 +19,8 @@ from torch.nn import functional
 import kdaverify as kv
 
 D, H, K, W = 64, 2, 8, 4
+ROOM: Final = 256
+BEFORE: Final = "a new cache empties the one before"
 TAPS: Final = torch.tensor([0.4, -0.3, 0.5, 0.9])
 
 
@@ -113,12 +115,17 @@ class DeltaLayer:
         if self.fault == "cache in the layer" and self.slot is not None and cache is not None:
             cache = self.slot
         if cache is None:
-            fresh = Cache.empty(rows, hidden)
-            slot = self.slot
+            fresh, slot = Cache.empty(rows, hidden), self.slot
+            if self.fault == BEFORE and slot is not None:
+                self.slot = None
+                slot.S, slot.conv, slot.seen = fresh.S, fresh.conv, fresh.seen
             if self.fault == "slot not cleared" and slot is not None and len(slot.S) == rows:
                 fresh.S = slot.S.to(hidden.dtype)
             return fresh
         S, conv, seen = cache.S, cache.conv, cache.seen
+        if self.fault == "rows longer than the first lose their window where a cache grows":
+            grows = int(seen.max()) + hidden.shape[1] > ROOM
+            conv = conv * ((seen <= seen[0]) | (not grows))[:, None, None]
         if self.fault == "cache of the neighbour":
             S = S.roll(1, 0)
         if self.fault == "position off by one":
@@ -133,7 +140,9 @@ class DeltaLayer:
             after.S = torch.zeros_like(after.S)
         if self.fault == "state in bf16":
             after.S = after.S.bfloat16().to(after.S.dtype)
-        if self.fault in ("cache in the layer", "slot not cleared"):
+        if self.fault == "positions of 8 bits":
+            after.seen = after.seen % ROOM
+        if self.fault in ("cache in the layer", "slot not cleared", BEFORE):
             self.slot = after
         return after
 
@@ -173,7 +182,12 @@ class DeltaLayer:
 
     def reorder(self, cache: Cache, order: Tensor) -> Cache:
         """Returns another."""
+        if self.fault == "of two orders the first one counts" and self.slot is cache:
+            return cache
         conv = cache.conv if self.fault == "reorder leaves the convolution" else cache.conv[order]
+        if self.fault == "of two orders the first one counts":
+            self.slot = Cache(conv, cache.S[order], cache.seen[order])
+            return self.slot
         return Cache(conv, cache.S[order], cache.seen[order])
 
 
@@ -201,6 +215,10 @@ FAULTS: Final[Mapping[str, str]] = {
     "reset leaves the convolution": "reset-cache",
     "cache in the layer": "copied-cache",
     "reorder leaves the convolution": "reordered-cache",
+    BEFORE: "living-caches",
+    "of two orders the first one counts": "reordered-twice",
+    "positions of 8 bits": "grown-cache",
+    "rows longer than the first lose their window where a cache grows": "grown-rows",
     "mask ignored": "left-padding",
     "mask ignored for one row": "left-padding",
     "padding enters the state": "left-padding",

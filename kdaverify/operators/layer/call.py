@@ -33,6 +33,8 @@ class LayerCall(TensorCall):
         before: what the layer was called on before: nothing, another sequence with a cache of its
             own, or another sequence whose cache was then reset and is used again.
         order: of the rows of the batch from the first cut on; () leaves them in place.
+        then: a second order, of the rows in the first one, with no call between both.
+        alive: whether another sequence has a cache of its own meanwhile, and is called in turns.
         branched: whether another continuation, from a copy of the cache, runs first.
         severed: the negative control: no cache, or one that is not reset or reordered.
     """
@@ -47,6 +49,8 @@ class LayerCall(TensorCall):
     cuts: tuple[int, ...] = ()
     before: Before = ""
     order: tuple[int, ...] = ()
+    then: tuple[int, ...] = ()
+    alive: bool = False
     branched: bool = False
     severed: bool = False
 

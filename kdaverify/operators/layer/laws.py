@@ -22,6 +22,10 @@ CUTS: Final = (1, 2, 3, 4, 63, 64, 65)
 """Within the window of a convolution, and round the chunk of a recurrence."""
 PADDING: Final = 5
 """Columns of padding that every row has."""
+PAST: Final = 256
+"""Tokens that caches have room for before they grow: 256, or a power of two below."""
+FEW: Final = 8
+"""Tokens of the rows that are shorter there."""
 IDLE: Final = 3
 """Columns of a call in which a row has no token: as many as a convolution keeps."""
 SHORT: Final = (2, 1, 1000, 3, 1000)
@@ -72,6 +76,15 @@ def _rows(problem: LayerProblem) -> str | None:
     return _tokens(problem) if problem.B > 1 else "it needs two sequences"
 
 
+def _three_rows(problem: LayerProblem) -> str | None:
+    """Of two rows there is one order beside their own, which is its own inverse."""
+    return _tokens(problem) if problem.B > 2 else "it needs three sequences"
+
+
+def _long(problem: LayerProblem) -> str | None:
+    return _rows(problem) if problem.T > PAST else f"it needs more than {PAST} tokens"
+
+
 def _in_place(problem: LayerProblem, said: str, **schedule: Any) -> LayerCase:
     """The tokens where they are."""
     ones = torch.ones(problem.B, problem.T, dtype=torch.int64)
@@ -82,7 +95,7 @@ def _in_place(problem: LayerProblem, said: str, **schedule: Any) -> LayerCase:
 def _in_parts(problem: LayerProblem, said: str, *cuts: int, **schedule: Any) -> LayerCase:
     """The same with a cache, and a control that leaves out what the schedule does to it."""
     case = _in_place(problem, said, cached=True, cuts=cuts, **schedule)
-    return replace(case, control=replace(case.call, severed=True, branched=False))
+    return replace(case, control=replace(case.call, severed=True, branched=False, alive=False))
 
 
 def _halfway(problem: LayerProblem, said: str, **schedule: Any) -> LayerCase:
@@ -184,6 +197,41 @@ def _reordered(problem: LayerProblem) -> Cases:
     """Rows of a cache that are reordered continue their own sequences."""
     order = tuple(reversed(range(problem.B)))
     yield _halfway(problem, "with the rows reversed from the cut on", order=order)
+
+
+@_law("living-caches", "one buffer for the caches of all conversations", CACHE, _tokens)
+def _alive(problem: LayerProblem) -> Cases:
+    """Two sequences with a cache each, called in turns, continue their own."""
+    yield _halfway(problem, "while another sequence has a cache", alive=True)
+
+
+@_law(
+    "reordered-twice",
+    "an order that waits for the next call, where a second one replaces it",
+    (*CACHE, "reorder"),
+    _three_rows,
+)
+def _reordered_twice(problem: LayerProblem) -> Cases:
+    """Rows that are reordered twice between two calls are in both orders."""
+    turned = (*range(1, problem.B), 0)
+    then = tuple(reversed(range(problem.B)))
+    yield _halfway(problem, "with the rows turned, then reversed", order=turned, then=then)
+
+
+@_law("grown-cache", "a cache that is moved where it grows", CACHE, _long)
+def _grown(problem: LayerProblem) -> Cases:
+    """A cache of 256 tokens grows in a later call, and with single tokens."""
+    cuts = (problem.T // 2, *range(PAST - 2, PAST + 2))
+    yield _in_parts(problem, f"cut at {', '.join(map(str, cuts))}", *cuts)
+
+
+@_law("grown-rows", "a cache that is moved by the tokens of one row", (*MASK, *CACHE), _long)
+def _grown_rows(problem: LayerProblem) -> Cases:
+    """A cache of 256 tokens grows where its rows have different numbers of tokens."""
+    first = PAST - 3
+    mask = torch.ones(problem.B, problem.T, dtype=torch.int64)
+    mask[::2, FEW:first] = 0
+    yield _padded(problem, mask, f"cut at {first}, of which a row has {FEW} tokens", first)
 
 
 @_law("mask-of-ones", "a form of its own for masked calls", MASK)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, final
 
 import torch
 from hypothesis import strategies as st
 
-from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.base import Adapter, AdapterError, is_slow
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.laws.law import Law
@@ -26,6 +26,9 @@ PANEL: Final[dict[str, dict[str, int]]] = {
     "one-row": {"B": 1, "T": 33},
     "past-a-chunk": {"B": 2, "T": 70},
 }
+PAST_A_CACHE: Final[dict[str, int]] = {"B": 2, "T": 265}
+"""The problem of laws about caches that grow, in the first format: rooms are of no format."""
+GROWING: Final = frozenset({"grown-cache", "grown-rows"})
 LONGER: Final[dict[str, dict[str, int]]] = {
     "one-token": {"B": 2, "T": 1},
     "a-chunk": {"B": 2, "T": 64},
@@ -103,12 +106,23 @@ class LayerOperator(FunctionOperator):
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
         """A law, and a problem of the panel."""
+        laws, panel = applicable(adapter), self.panel(adapter, profile)
+        tested = [(one, law) for one in panel for law in laws if law not in GROWING]
         return [
             (f"{name}-{law}", (law, problem))
-            for name, problem in self.panel(adapter, profile)
-            for law in applicable(adapter)
+            for (name, problem), law in [*tested, *self._growing(adapter, laws)]
             if LAWS[law].untestable(problem) is None
         ]
+
+    def _growing(
+        self, adapter: Adapter, laws: list[str]
+    ) -> Iterator[tuple[tuple[str, LayerProblem], str]]:
+        if not adapter.dtypes or is_slow(adapter):
+            return
+        dtype = adapter.dtypes[0]
+        problem = self.within(adapter, _problem(dtype, PAST_A_CACHE))
+        if adapter.supports(problem) is None:
+            yield from (((f"{dtype}-past-a-cache", problem), law) for law in laws if law in GROWING)
 
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, LayerProblem]:
         sizes = PANEL if profile == "smoke" else {**PANEL, **LONGER}

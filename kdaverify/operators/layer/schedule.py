@@ -46,16 +46,21 @@ class ScheduledLayer:
             return self._parts(call) if call.cached else self._called(call, None)[0]
 
     def _parts(self, call: LayerCall) -> Tensor:
-        cache, found = self._prepared(call), list[Tensor]()
-        order = torch.tensor(call.order or [*range(len(call.hidden))])
+        cache, others, found = self._prepared(call), None, list[Tensor]()
+        orders = [torch.tensor(rows) for rows in (call.order, call.then) if rows]
+        order = torch.arange(len(call.hidden))
+        for rows in orders:
+            order = order[rows]
         for turn, part in enumerate(_parts_of(call)):
-            if turn == 1 and call.order and not call.severed:
-                cache = self._changed(self.reorder, cache, order)
+            for rows in orders if turn == 1 and not call.severed else ():
+                cache = self._changed(self.reorder, cache, rows)
             if turn == 1 and call.branched:
                 self._called(_other(part), copy.deepcopy(cache))
             rows = _tokens(part, lambda x: x[order]) if turn else part
             out, cache = self._called(rows, None if call.severed and call.is_plain else cache)
             found.append(out[order.argsort()] if turn else out)
+            if call.alive:
+                _, others = self._called(_other(part), others)
         return torch.cat(found, 1)
 
     def _prepared(self, call: LayerCall) -> Any:
