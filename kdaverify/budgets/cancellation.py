@@ -4,12 +4,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.stage_forms import CHANNEL, StageForm
 from oracles.gradients import largest_ahead
 from oracles.inputs import Inputs
+from oracles.scan import Tensors, Tokens, scan
 from oracles.stages import Named
+
+
+def size_of_dg(inputs: Inputs, terms: Tensor, contract: Contract) -> Tensor:
+    """[B, T, HV, KG] What the sums of dg round relative to: the largest of `terms` to the chunk's
+    end, and those of all pairs that an anchor is in.
+
+    Automatic differentiation gives the row that scores are anchored at a gradient: the sum over all
+    pairs of its block, which is 0 but for roundings, and which every token up to that row gets. A
+    right kernel was rejected for noise there: where earlier tokens have the only large terms, or
+    all incoming gradients, the exact dg is 0, or 10^5 times smaller.
+    """
+    if contract.anchored and contract.anchor != "first":
+        terms = _spread_by_anchors(inputs, terms, contract)
+    return largest_ahead(inputs, terms, contract.chunk_size)
+
+
+def _spread_by_anchors(inputs: Inputs, terms: Tensor, contract: Contract) -> Tensor:
+    """The largest of a block's `terms` in every row up to its middle one; that of the last block
+    may be of the rows that it has, or of a whole block, padded.
+    """
+
+    def of_block(x: Tensor) -> Tensor:
+        reached = x[..., : contract.sub_block // 2 + 1, :]
+        largest = x.amax(-2, keepdim=True).expand_as(reached)
+        return torch.cat((largest, x[..., reached.shape[-2] :, :]), -2)
+
+    def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        blocks = tokens.others[0].split(contract.sub_block, -2)
+        return carry, (torch.cat([of_block(x) for x in blocks], -2),)
+
+    if not any(inputs.lengths):
+        return terms
+    start, size = (inputs.state,), contract.chunk_size
+    return scan(inputs, size, start, body, dtype=terms.dtype, others=(terms,))[1][0]
 
 
 def sizes_of_terms(

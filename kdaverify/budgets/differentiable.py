@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.solves import Dot
 from oracles.arithmetic import Arithmetic
 
 
@@ -28,9 +29,6 @@ def differentiable(arithmetic: Arithmetic) -> Arithmetic:
     def store(name: str, x: Tensor) -> Tensor:
         return _applied(_Stored, x, partial(arithmetic.store, name))
 
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return _applied(_Product, a, b, arithmetic.dot)
-
     def exp(x: Tensor) -> Tensor:
         return _applied(_Exponential, x, arithmetic.exp)
 
@@ -39,8 +37,18 @@ def differentiable(arithmetic: Arithmetic) -> Arithmetic:
 
     # What the gradients of products draw is not known before.
     return replace(
-        arithmetic, store=store, dot=dot, exp=exp, substitute=substitute, computes_padding=True
+        arithmetic,
+        store=store,
+        dot=product(arithmetic.dot),
+        exp=exp,
+        substitute=substitute,
+        computes_padding=True,
     )
+
+
+def product(dot: Dot) -> Dot:
+    """A dot product whose gradients are made of products like it."""
+    return lambda a, b: _applied(_Product, a, b, dot)
 
 
 def _applied(function: type[torch.autograd.Function], *given: Any) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, EnsembleErrors
+from kdaverify.budgets.cancellation import size_of_dg
 from kdaverify.budgets.constants import GAIN, SUMS_LOSE
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
@@ -23,7 +24,7 @@ from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
 from oracles.certified import UncertifiedError, adjoint_bits, certify_gradients
 from oracles.enclosure import Enclosure
-from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
+from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import SIGNATURE
 
@@ -46,7 +47,7 @@ def gradient_standard(
     Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences.
     Gradients of gates are sums over
     suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end
-    of its chunk. Those of dS_0 likewise.
+    of its chunk, or of an anchor's block. Those of dS_0 likewise.
     """
     judged = _GradientTolerances(
         inputs, cotangents, contract, io, made_once(emulation), cached=callable(emulation)
@@ -116,7 +117,7 @@ class _GradientTolerances:
 
     def _cancelling(self, truth: GradientAnswer) -> dict[str, Tensor]:
         """The largest term of gradients that are sums of cancelling ones."""
-        dg = largest_ahead(self.inputs, truth.terms.dg, self.contract.chunk_size)
+        dg = size_of_dg(self.inputs, truth.terms.dg, self.contract)
         return {
             "dg": received_terms(dg, self.inputs, self.contract),
             "d_initial_state": truth.terms.d_initial_state,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.cancellation import size_of_dg
 from kdaverify.budgets.constants import GAIN, SUMS_LOSE
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import (
@@ -25,7 +26,7 @@ from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import Reference, ToleranceContext
 from oracles.adjoint import adjoint_with_terms
 from oracles.enclosure import CertifiedOutputs, Enclosure
-from oracles.gradients import Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
+from oracles.gradients import Cotangents, GradientAnswer, Gradients, Terms
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.tensors import OUTPUTS
@@ -140,7 +141,7 @@ def _missed(
 ) -> Gradients[Tensor]:
     """The error that each gradient's element may have, however small the ensemble's are."""
     missed = {name: contract.returned(name, io).unit * x.abs() for name, x in exact.named().items()}
-    ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)
+    ahead = received_terms(size_of_dg(joined, terms.dg, contract), joined, contract)
     cancelling = {"dg": ahead, "d_initial_state": terms.d_initial_state}
     return Gradients(
         **missed

@@ -120,9 +120,14 @@ def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
     """The ways of math.md 3.2 that separate solves or anchored diagonal blocks leave open."""
     if not contract.anchored:
         return (VECTOR,)
-    found = tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)
+    found = tuple(ANCHORED[row] for row in anchor_rows(contract))
     # Three products of 16 bits stand in for one of a wider format; operands that are wide already
     # need no such thing.
     if contract.solve is not None:
         return found
     return tuple(blocks._replace(inside="matrix units") for blocks in found)
+
+
+def anchor_rows(contract: Contract) -> tuple[str, ...]:
+    """The rows of a block that anchored scores may be relative to, as a contract names them."""
+    return tuple(ANCHORED) if contract.anchor == "free" else (contract.anchor,)

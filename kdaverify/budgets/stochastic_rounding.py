@@ -93,9 +93,12 @@ class StochasticRounding(Samples):
         and n/2 sum(terms^2) where they cancel. A total that the format holds is exact where they
         agree; where they cancel, the partial sums that led to it need not be.
         """
-        total, squares, n = a @ b, a.square() @ b.square(), a.shape[-1]
+        # Squares of factors of up to exp 60 overflow in fp32: samples were NaN, and with them the
+        # limits of rows.
+        total, squares = (a @ b).double(), a.double().square() @ b.double().square()
+        n = a.shape[-1]
         sums = _partial_sums(total, squares, n) if n > 1 else total
-        return self._moved(total, squares, sums, fmt)
+        return self._moved(total, squares, sums, fmt).to(a.dtype)
 
     def row_sum(self, products: Tensor, fmt: Format) -> Tensor:
         """A sum over the last axis of rounded products, every partial sum rounded too.
