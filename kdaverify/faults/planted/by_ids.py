@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right
 from oracles.inputs import Inputs
+
+SHORT: Final = 32
+"""Tokens of sequences whose channels are summed from the first on."""
 
 
 def by_ids(
@@ -65,6 +69,37 @@ def _sorted_counts(ids: Tensor) -> Tensor:
     found = torch.zeros(len(ids), dtype=torch.bool)
     found[counts[counts > 0].cumsum(0)[:-1]] = True
     return found[1:]
+
+
+def summed_by_longest() -> Adapter:
+    """Sums over key channels are made in an order that the longest sequence decides, as of matrices
+    that are padded to it.
+    """
+
+    @kernel(name="by-longest", contract="chunk64-fp32", packing="segment_ids", dtypes=("fp32",))
+    def call(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        segment_ids: Tensor | None,
+    ) -> Outputs:
+        if segment_ids is None:
+            return right(Inputs(q, k, v, g, beta, scale, initial_state))
+        ids = segment_ids[0]
+        edges = [0, *(changes(ids).nonzero().flatten() + 1).tolist(), len(ids)]
+        offsets = torch.tensor(edges, dtype=torch.int32)
+        if int(torch.bincount(ids[ids >= 0]).max()) <= SHORT:
+            return right(Inputs(q, k, v, g, beta, scale, None, offsets))
+        turned = (x.flip(-1) for x in (q, k))
+        o, final = right(Inputs(*turned, v, g.flip(-1), beta, scale, None, offsets))
+        return o, final.flip(-2)
+
+    return call
 
 
 RIGHT_BY_IDS = by_ids(changes)
