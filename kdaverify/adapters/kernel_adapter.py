@@ -151,6 +151,7 @@ class KernelAdapter(Adapter):
         self.differentiable = declaration.gradients
         self._contracts, self._entries, self._own = contracts, entries, own
         self.step_form = "" if own.step is None else _form(entries[1], self.conventions)
+        self.steps = int(getattr(entries[0].function, "steps", 1))
         self._framework = framework_of(entries[0].function)
         self.barriers = self._framework.barriers
         self._undefined = (

@@ -27,13 +27,13 @@ class UnderContract:
     """A kernel as it is, but for what it declares."""
 
     judged: Adapter
-    declared: StorageContract
+    declared: Any
 
-    def contract(self, dtype: str) -> StorageContract:
+    def contract(self, dtype: str) -> Any:
         del dtype
         return self.declared
 
-    def backward_contract(self, dtype: str) -> StorageContract:
+    def backward_contract(self, dtype: str) -> Any:
         return self.contract(dtype)
 
     def __getattr__(self, name: str) -> Any:
@@ -49,14 +49,14 @@ def admitted(
     Args:
         until: of the monotonic clock; what is begun is ended.
     """
-    if not _fails(case, judged):
+    if not fails(case, judged):
         return ""
     dtype = case.problem.dtype
     io, own = FORMATS[dtype], cast("StorageContract", judged.contract(dtype))
     found = [
         f"{name} (it also admits {_roundings(contract, own)})"
         for name, contract in _contracts(operator, own, io)
-        if time.monotonic() < until and not _fails(case, _under(judged, contract))
+        if time.monotonic() < until and not fails(case, under(judged, contract))
     ]
     if not found:
         return ""
@@ -82,7 +82,8 @@ def _contracts(
             yield name, found
 
 
-def _under(judged: Adapter, contract: StorageContract) -> Adapter:
+def under(judged: Adapter, contract: Any) -> Adapter:
+    """The kernel, as if it declared this contract."""
     return cast("Adapter", UnderContract(judged, contract))
 
 
@@ -92,7 +93,8 @@ def _roundings(contract: StorageContract, own: StorageContract) -> str:
     )
 
 
-def _fails(case: PropertyCase, adapter: Adapter) -> bool:
+def fails(case: PropertyCase, adapter: Adapter) -> bool:
+    """Whether a case is rejected."""
     from kdaverify.checks.properties import check  # it needs this module first
 
     found: list[Outcome] = check(case.property, adapter, case.problem, case.detail)

@@ -265,9 +265,10 @@ class KdaOperator(CallOperator):
         return varied(case, case.problem)
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+        from kdaverify.operators.kda.chunked import in_chunks
         from kdaverify.operators.kda.mistakes.finding import finding
 
-        return str(finding(case, judged, until=until))
+        return in_chunks(case, judged, until=until) or str(finding(case, judged, until=until))
 
 
 KDA: Final = KdaOperator()
