@@ -146,7 +146,19 @@ def _impls() -> list[dict[str, Any]]:
 def _ops() -> list[dict[str, Any]]:
     from kdaverify.operator import OPERATORS, operator_named
 
-    return [{"name": name, "about": operator_named(name).about} for name in OPERATORS]
+    return [
+        {"name": name, "about": operator_named(name).about, **_tensors(name)} for name in OPERATORS
+    ]
+
+
+def _tensors(op: str) -> dict[str, Any]:
+    """What an exposed activation is called with, and returns, by name."""
+    from oracles.pointwise.operations import OPERATIONS
+
+    if op not in OPERATIONS:
+        return {}
+    one = OPERATIONS[op]
+    return {"takes": [*one.takes], "returns": one.result, "gradients": [*one.gradients]}
 
 
 def _of_operators(what: str) -> list[dict[str, Any]]:
