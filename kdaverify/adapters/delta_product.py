@@ -218,7 +218,7 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
         # of a callable object its class, as in `kernel`
         rule.__name__ = getattr(function, "__name__", type(function).__name__)
         rule.__signature__ = of_rule  # pyright: ignore[reportAttributeAccessIssue]
-        rule.steps = steps  # pyright: ignore[reportFunctionMemberAccess]
+        rule.steps = steps  # pyright: ignore[reportAttributeAccessIssue]
         return rule
 
     return decorate

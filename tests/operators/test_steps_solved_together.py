@@ -52,10 +52,10 @@ def kernel(contract: str | None, *, half: bool = False) -> Adapter:
         out: list[Tensor] = []
         for t in range(q.shape[1]):
             X, U, b = (x[:, t * N : t * N + N].transpose(1, 2) for x in (k, v, beta[..., None]))
-            A = b * (X @ X.mT).tril(-1)
-            A = A.bfloat16().float() if half else A
+            exact = b * (X @ X.mT).tril(-1)
+            system = exact.bfloat16().float() if half else exact
             written = torch.linalg.solve_triangular(
-                A + torch.eye(N), b * (U - X @ state), upper=False, unitriangular=True
+                system + torch.eye(N), b * (U - X @ state), upper=False, unitriangular=True
             )
             state = state + X.mT @ written
             out.append(scale * (q[:, t, :, None] @ state)[..., 0, :])

@@ -95,8 +95,8 @@ def summed_by_longest() -> Adapter:
         offsets = torch.tensor(edges, dtype=torch.int32)
         if int(torch.bincount(ids[ids >= 0]).max()) <= SHORT:
             return right(Inputs(q, k, v, g, beta, scale, None, offsets))
-        turned = (x.flip(-1) for x in (q, k))
-        o, final = right(Inputs(*turned, v, g.flip(-1), beta, scale, None, offsets))
+        q, k, g = (x.flip(-1) for x in (q, k, g))
+        o, final = right(Inputs(q, k, v, g, beta, scale, None, offsets))
         return o, final.flip(-2)
 
     return call
