@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented mode has no other name
 
 _UNWRITTEN: Final = frozenset(
     {
@@ -18,6 +19,18 @@ _UNWRITTEN: Final = frozenset(
         torch.empty_permuted,
         torch.Tensor.new_empty,
         torch.Tensor.new_empty_strided,
+    }
+)
+_BACKWARD: Final = frozenset({torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward})
+_aten: Final = torch.ops.aten
+_UNWRITTEN_IN_BACKWARD: Final = frozenset(
+    {
+        _aten.empty.memory_format,
+        _aten.empty_like.default,
+        _aten.empty_strided.default,
+        _aten.empty_permuted.default,
+        _aten.new_empty.default,
+        _aten.new_empty_strided.default,
     }
 )
 
@@ -49,8 +62,22 @@ def poisoned_allocations(*, wanted: bool = True) -> Generator[None]:
 
 class _Poison(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _BACKWARD:
+            # this mode is off while it handles a function, here the whole backward: dk and dv that
+            # came from torch.empty there were as memory held them
+            with _PoisonInBackward():
+                return func(*args, **(kwargs or {}))
+        return _filled(func(*args, **(kwargs or {})), wanted=func in _UNWRITTEN)
+
+
+class _PoisonInBackward(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func in _UNWRITTEN and made.is_floating_point():
-            # A checkpoint under autograd allocates a leaf, which only a detached view may fill.
-            made.detach().fill_(float("nan"))
-        return made
+        return _filled(made, wanted=func in _UNWRITTEN_IN_BACKWARD)
+
+
+def _filled(made: Any, *, wanted: bool) -> Any:
+    if wanted and made.is_floating_point():
+        # A checkpoint under autograd allocates a leaf, which only a detached view may fill.
+        made.detach().fill_(float("nan"))
+    return made

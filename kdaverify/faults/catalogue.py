@@ -40,6 +40,7 @@ from kdaverify.faults import (
 )
 from kdaverify.faults.attention import backward as attention_backward
 from kdaverify.faults.attention import (
+    crowds,
     leftovers,
     lists,
     masks,
@@ -50,6 +51,7 @@ from kdaverify.faults.attention import (
     sizes,
     special_sizes,
     splits,
+    views,
     wide,
     wrapper,
 )
@@ -100,6 +102,8 @@ MODULES: Final = (
     prefixes,
     leftovers,
     wide,
+    crowds,
+    views,
     ports,
     lists,
     quantised,

@@ -33,6 +33,21 @@ FOUND_BY = {
     "KEEP-dk": "alternating-keys-backward",
     "KEEP-merge": "alternating-keys",
     "KEEP-lists": "alternating-keys",
+    "EMPTY-dkv": "unwritten-backward",
+    "EMPTY-dkv-causal": "unwritten-backward",
+    "EMPTY-rows": "unwritten",
+    "EMPTY-rows-causal": "unwritten",
+    "VIEW-lse": "view-exchanged",
+    "VIEW-state": "view-exchanged",
+    "VIEW-table": "view-exchanged",
+    "VIEW-queries": "view-exchanged",
+    "VIEW-lists": "view-exchanged",
+    "VIEW-slots": "view-exchanged",
+    "VIEW-keys": "view-exchanged",
+    "VIEW-dq": "view-exchanged-backward",
+    "VIEW-dk": "view-exchanged-backward",
+    "VIEW-do": "cotangent-exchanged",
+    "VIEW-dlse": "cotangent-exchanged",
 }
 OFFSETS = ("edited-offsets", "alternating-packing")
 
@@ -68,6 +83,13 @@ def test_every_format_finds_what_calls_of_one_shape_keep(name: str) -> None:
         problem = wrong.operator.call_problem(wrong, RULES[rule], dtype, seed=1, turn=0)
         found = check("calls", wrong, problem, {"rule": rule})
         assert any(outcome.status.rejects for outcome in found)
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND_BY if name.startswith("VIEW-")])
+def test_no_other_view_shows_an_order_of_axes(name: str) -> None:
+    others = [rule for rule in RULES if rule.startswith(("view-", "cotangent-"))]
+    others = [rule for rule in others if "exchanged" not in rule]
+    assert not any(outcome.status.rejects for outcome in tested(faulty(name), *others))
 
 
 @pytest.mark.parametrize("op", OPTIONS)

@@ -80,6 +80,27 @@ PREFIXES: Final = {
     "PREFIX-equal-columns": ("middle-pages",),
     "PREFIX-fork": ("forked-pages",),
 }
+CROWDS: Final = {
+    "SCAN-pages": "requests-past-32",
+    "SCAN-block": "rows-past-65535",
+    "SCAN-rows": "sequences-past-32",
+    "SCAN-keys": "sequences-past-32",
+    "SCAN-lists": "requests-past-32",
+    "SCAN-lengths": "requests-past-32",
+    "GRID-decode": "rows-past-65535",
+    "GRID-decode-lse": "rows-past-65535",
+    "GRID-lists": "rows-past-65535",
+    "GRID-lists-lse": "rows-past-65535",
+    "GRID-merge": "rows-past-65535",
+    "GRID-merge-lse": "rows-past-65535",
+}
+FEWER: Final = {
+    "attention": ("pack-past-32", "entries-past-32"),
+    "mla_decode": ("page-edges", "many-heads"),
+    "sparse_attention": ("lengths", "many-heads"),
+    "merge_state": ("many-rows", "many-heads"),
+}
+"""Fewer requests of several pages, more of a single one, and fewer rows."""
 RULES: Final = {
     "PACK-cotangent": ("cotangent-sliced", "cotangent-swapped"),
     "PACK-sink": ("padding-backward",),
@@ -175,6 +196,30 @@ def test_requests_that_share_pages_reject_it_and_pass_its_twin(name: str) -> Non
     assert not any(rejecting(wrong, ("shared-pages", "two-tile-edges"), backward=False))
     for conforming in (right, OTHERWISE["mla_decode"]):
         assert not any(rejecting(conforming, shown, backward=False))
+
+
+@pytest.mark.parametrize("name", CROWDS)
+def test_many_requests_or_rows_reject_it_and_pass_its_twin(name: str) -> None:
+    fault, shown = FAULTS_BY_ID[name], (CROWDS[name],)
+    wrong, right = find(f"fault:{name}"), host_of(fault).right(fault)
+    assert all(rejecting(wrong, shown, backward=False))
+    assert not any(rejecting(wrong, FEWER[fault.operator], backward=False))
+    for conforming in (right, OTHERWISE[fault.operator]):
+        assert not any(rejecting(conforming, shown, backward=False))
+
+
+@pytest.mark.parametrize(("width", "tested"), [((), True), ((128,), False)])
+def test_rows_past_a_grid_are_left_out_where_they_are_wide(width: Any, tested: bool) -> None:
+    for op, function in (("mla_decode", "mla_decode"), ("merge_state", "merge_state")):
+        adapter = adapted(getattr(AttentionKernel(), function), op, "wide", widths=width)
+        names = [name for name, _ in adapter.operator.panel(adapter, "smoke")]
+        assert any(name.endswith("rows-past-65535") for name in names) == tested
+
+
+def test_requests_past_a_warp_have_several_pages_of_any_size() -> None:
+    adapter = adapted(AttentionKernel().mla_decode, "mla_decode", "pages", page=64)
+    panel = {name.partition("-")[2]: found for name, found in MLA_DECODE.panel(adapter, "smoke")}
+    assert sum(n > 64 for n in panel["requests-past-32"].k_lengths[32:]) > 9
 
 
 def of_16_bits(adapter: Adapter, name: str) -> Any:

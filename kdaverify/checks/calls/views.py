@@ -223,10 +223,11 @@ RULES = (
         for name in ("guarded", "sliced", "swapped")
     ),
 )
-_BY_SIZE = "the order of axes inferred from sizes and strides: a transposed state where K = V"
-_of_equal_sizes = partial(
-    CallRule, size="equal", packed=False, channel="memory", costly=True
+_BY_SIZE = (
+    "the order of axes inferred from sizes and strides (a transposed state where K = V), or taken"
+    " for granted (LSE of a merge)"
 )
+_of_equal_sizes = partial(CallRule, size="equal", packed=False, channel="memory", costly=True)
 OF_EQUAL_SIZES = (
     _of_equal_sizes("view-exchanged",
                     "where all sizes are equal, inputs with two axes exchanged in memory",

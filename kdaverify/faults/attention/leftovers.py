@@ -1,8 +1,9 @@
 """Faults that show in a call after another one of the same shape whose rows saw other keys: plans
-kept by too little of what they depend on, and rows of a work space that nothing is written to.
+kept by too little of what they depend on, and rows of a work space, or of memory that is allocated,
+that nothing is written to.
 
-Blind ports were accepted that kept a schedule by batch and total length, and that returned the rows
-of an earlier call where a sequence has no keys.
+Blind ports were accepted that kept a schedule by batch and total length, that returned the rows of
+an earlier call where a sequence has no keys, and that initialised dk and dv in causal calls alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kdaverify.faults.attention.list_kernel import ListPatch
 from kdaverify.faults.fault import Fault
 
 TILE: Final = 64
+MASKS: Final = (("", "not causal", False), ("-causal", "causal", True))
 Call = Callable[..., Any]
 
 
@@ -129,6 +131,28 @@ def _lists_by_length() -> ListPatch:
     return ListPatch(call=call)
 
 
+def _unwritten_gradients(*, causal: bool) -> AttentionPatch:
+    """dk and dv of a sequence without queries are what memory held."""
+
+    def gradients(r: KernelRequest, _: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
+        dq, dk, dv, *others = found
+        if r.s_q or not r.packed or r.causal != causal:
+            return found
+        return dq, torch.empty_like(dk), torch.empty_like(dv), *others
+
+    return AttentionPatch(gradients=gradients)
+
+
+def _unwritten_rows(*, causal: bool) -> AttentionPatch:
+    """o of a sequence without keys is what memory held."""
+
+    def returned(r: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+        written = r.s_k or not r.packed or r.causal != causal
+        return (o if written else torch.empty_like(o)), lse
+
+    return AttentionPatch(returned=returned)
+
+
 _fault = partial(
     Fault, kind="E", dtypes=EVERY, outputs=("o", "lse"), operator="attention", stage="gather",
     reference="class: calls of one shape",
@@ -158,4 +182,20 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-lists", title="the lengths of lists are kept by their sum",
            trigger="two calls whose lengths agree in their sum", operator="sparse_attention",
            patch=lambda _: _lists_by_length()),
+    *(
+        _fault(id=f"EMPTY-dkv{word}", title=f"dk and dv of keys that no query of a pack sees,"
+               f" {said}, are not written",
+               trigger=f"a pack, {said}, with a sequence of keys without queries, gradients",
+               reference="facebookresearch/xformers#456", stage="dkv", outputs=("dk", "dv"),
+               patch=lambda _, causal=causal: _unwritten_gradients(causal=causal))
+        for word, said, causal in MASKS
+    ),
+    *(
+        _fault(id=f"EMPTY-rows{word}", title=f"o of queries without keys in a pack, {said}, is not"
+               " written",
+               trigger=f"a pack, {said}, with a sequence of queries without keys",
+               reference="class: memory that is not initialised", stage="partial", outputs=("o",),
+               patch=lambda _, causal=causal: _unwritten_rows(causal=causal))
+        for word, said, causal in MASKS
+    ),
 )  # fmt: skip

@@ -31,7 +31,18 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "long": {"k_lengths": (1030, 0, 65, 1), "H": 2, "d_k": 40, "d_v": 32},
     # two tiles of 64 more or less in each, and none, when they are permuted
     "keys": {"k_lengths": (130, 0, 3, 65), "H": 4, "d_k": 16, "d_v": 8},
+    # as wide a table as there are requests
+    "equal": {
+        "k_lengths": (3, 2, 0, 3),
+        "page": 1,
+        "s_q": 4,
+        "H": 4,
+        "h_kv": 4,
+        "d_k": 4,
+        "d_v": 3,
+    },
 }
+WARP: Final = 32
 
 
 @final
@@ -56,8 +67,9 @@ class MlaDecodeOperator(SoftmaxOperator):
         if fields["d_v"] >= fields["d_k"]:
             fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
         fields["page"] = int(takes.words["page"]) or problem.page
-        if problem.shares and fields["page"] != problem.page:
-            # as many pages of another size: with fewer there is nothing between shared ones
+        if (problem.shares or problem.B > WARP) and fields["page"] != problem.page:
+            # as many pages of another size: with fewer there is nothing between shared ones, and
+            # none but a first one in requests past a warp
             lengths = (n * fields["page"] // problem.page for n in problem.k_lengths)
             fields["k_lengths"] = tuple(lengths)
         fields["unused"] = takes.words["unused"]

@@ -29,12 +29,17 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "long": {"s_q": 40, "s_k": 1030, "H": 2, "h_kv": 1, "d_k": 32, "d_v": 16},
     # rows without keys under the mask
     "keys": {"s_q": 12, "s_k": 7, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8},
+    "equal": {"B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4},
 }
 
 KEYS: Final[dict[str, Any]] = {
     "q_lengths": (4, 0, 4, 4), "k_lengths": (70, 0, 3, 65), "B": 1, "s_q": 12, "s_k": 138,
 }  # fmt: skip
 """Requests of as many queries: where the keys are permuted, queries that had keys have none."""
+LONELY: Final[dict[str, Any]] = {
+    "q_lengths": (3, 0, 5, 4), "k_lengths": (7, 2, 6, 0), "B": 1, "s_q": 12, "s_k": 15,
+}  # fmt: skip
+"""Keys without queries, and queries without keys: nobody's dk and dv were never written to."""
 OFFSETS: Final = frozenset({"cu_seqlens_q", "cu_seqlens_k"})
 
 
@@ -146,10 +151,14 @@ class AttentionOperator(SoftmaxOperator):
     ) -> Mapping[str, AttentionProblem]:
         """A batch for rules about which keys rows see. A pack, for rules about how tensors lie in
         memory: kernels of packs are others. Every row sees a key: the mask of those that do not
-        would make incoming gradients of LSE dense.
+        would make incoming gradients of LSE dense. Two for those about memory that nothing is
+        written to, as kernels initialise gradients under a causal mask alone.
         """
         if rule.keys and rule.channel is None and problem.packed:
             return {"batch": self.sized(rule, problem.dtype, seed=problem.seed)}
+        if rule.channel == "buffers" and rule.packed and not problem.packed:
+            masks = {"pack": True, "pack-all-keys": False}
+            return {name: problem.replace(**LONELY, causal=own) for name, own in masks.items()}
         if rule.channel != "memory" or not rule.packed or rule.offsets or problem.packed:
             return {}
         sizes = {"s_q": 8 + SPARE, "s_k": 15 + SPARE, "causal": False, "B": 1}

@@ -37,6 +37,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "real": {"T": 1028, "H": 16, "d_v": 64},
     "long": {"T": 1028, "H": 2, "d_v": 32},
     "keys": {"T": 9, "H": 2, "d_v": 8},
+    "equal": {"T": 4, "H": 4, "d_v": 4, "parts": "one-empty"},
 }
 
 
@@ -55,7 +56,7 @@ class MergeOperator(TolerancesOperator):
     sizes = {"T": (1, 2, 3), "H": (1, 2), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
 
     def arguments(self, call: MergeCall, takes: FunctionTakes) -> dict[str, Any]:
-        lse = [declared_lse(x, takes.words).contiguous() for x in (call.lse_a, call.lse_b)]
+        lse = [declared_lse(x, takes.words) for x in (call.lse_a, call.lse_b)]
         return {"o_a": call.o_a, "lse_a": lse[0], "o_b": call.o_b, "lse_b": lse[1]}
 
     def canonical(self, name: str, value: Tensor, call: MergeCall, takes: FunctionTakes) -> Tensor:
@@ -65,6 +66,9 @@ class MergeOperator(TolerancesOperator):
         if name == "o" and value.shape == call.o_a.shape:
             return canonical_o(value, empty.mT[..., None], takes.words)
         return value
+
+    def elements(self, problem: MergeProblem) -> int:
+        return problem.T * problem.H * problem.d_v
 
     def fit(self, problem: MergeProblem, takes: FunctionTakes) -> MergeProblem:
         return problem.replace(d_v=takes.width(problem.d_v))

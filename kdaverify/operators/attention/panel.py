@@ -48,8 +48,9 @@ DENSE: Final[Fields] = {
     # as many rows of queries as of keys, cut elsewhere: one list of offsets taken for both
     "pack-equal-rows": {"q_lengths": (2, 9, 4), "k_lengths": (7, 3, 5), "s_q": 15, "s_k": 15,
                         "H": 2},
-    "pack-all-keys": {"q_lengths": (1, 4, 2), "k_lengths": (64, 0, 129), "s_q": 7, "s_k": 193,
-                      "H": 5},
+    # dk and dv of keys that no query sees came from memory that nothing was written to
+    "pack-all-keys": {"q_lengths": (1, 0, 4, 2), "k_lengths": (64, 5, 0, 129), "s_q": 7,
+                      "s_k": 198, "H": 5},
     # sizes that models have: past tiles of rows, of heads and of columns, buffers and grids
     "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
     # positions are exact up to 256 in bf16 and up to 2048 in fp16
@@ -120,7 +121,6 @@ DECODE: Final[Fields] = {
         "sink": "level",
     },
     "tokens-past-4096": {"k_lengths": (4200, 1030), "s_q": 1, **LATENT},
-    "requests-past-32": {"k_lengths": (3, 1, 2) * 12, "s_q": 1, **LATENT},
     **{
         f"{name}-logits": {"k_lengths": (131, 20, 64), "s_q": 2, "logits": name, **LATENT}
         for name in REGIMES

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from kdaverify.checks.location import Location
     from kdaverify.diagnosis.question import PropertyCase
 
+LARGEST: Final = 2**22
+"""Elements of o. A problem of 65,536 rows has more for a kernel of one width alone: some thirty
+tensors of that size in float64 were several GiB."""
 SECONDS: Final = 3e-8
 """A product of a query and a key in one column, in float64, with its errors."""
 ORDINARY: Final = {"sink": None, "scale": "default", "logits": "normal"}
@@ -55,6 +58,8 @@ class TolerancesOperator(BoundedOperator):
     width = "d_v"
     has_known_bugs = True
     has_keys = True
+    equal_sizes = True
+    native = ("past-65535",)
     hidden_stages = STAGES
     special_sizes: ClassVar[Fields]
     """Problems of the panel whose errors are those of axes and paths, whatever the format: smoke
@@ -63,7 +68,8 @@ class TolerancesOperator(BoundedOperator):
     absent = {"lse": 'lse="none"'}  # noqa: RUF012 # a Final mapping
 
     def panels(self, adapter: Adapter, profile: str) -> list[Choices]:
-        found = super().panels(adapter, profile)
+        panels = super().panels(adapter, profile)
+        found = [[one for one in each if self.elements(one[1]) <= LARGEST] for each in panels]
         if profile != "smoke":
             return found
         turn = {name: at % len(found) for at, name in enumerate(self.special_sizes)}
@@ -71,6 +77,10 @@ class TolerancesOperator(BoundedOperator):
             [one for one in each if turn.get(one[0].partition("-")[2], at) == at]
             for at, each in enumerate(found)
         ]
+
+    @abc.abstractmethod
+    def elements(self, problem: Any) -> int:
+        """Those of o."""
 
     def has_one_loss(self, problem: Any) -> bool:
         own = {"dtype": problem.dtype, "seed": problem.seed}
@@ -140,6 +150,9 @@ class SoftmaxOperator(TolerancesOperator):
         if name == "o" and value.shape == (B, s_q, H, call.d_v):
             return own_rows(call, canonical_o(value, empty[..., None, None], words))
         return own_rows(call, value) if name == "q" else value
+
+    def elements(self, problem: Any) -> int:
+        return sum(s_q for s_q, _ in problem.pairs) * problem.H * problem.d_v
 
     def unused_number(self, adapter: Adapter) -> float:
         return FINITE if declares_finite(adapter) else super().unused_number(adapter)

@@ -41,7 +41,11 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
         "d_k": 16,
         "d_v": 8,
     },
-}
+    "equal": {
+        "B": 4, "s_q": 4, "topk": 4, "pages": 4, "page": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 3,
+        "lists": "ends",
+    },
+}  # fmt: skip
 
 EASY: Final = {"invalid": "negative", "unused": "finite"}
 """What a function takes whatever it declares: every other value of these fields includes it."""

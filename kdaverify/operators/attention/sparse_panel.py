@@ -37,7 +37,6 @@ LISTS: Final[Fields] = {
     "key-heads": {**FEW, "H": 6, "h_kv": 2, "lists": "holes"},
     "many-heads": {**FEW, "B": 1, "H": 65, "sink": "mixed"},
     "entries-past-2048": {**WIDE, "B": 1, "s_q": 2, "pages": 135, "topk": 2100, "lists": "holes"},
-    "requests-past-32": {**WIDE, "B": 36, "s_q": 1, "pages": 3, "topk": 9},
     "model-width": {**MODEL, "B": 2, "s_q": 1, "lists": "holes", "scale": "model"},
     # heads past a block of 16, whose dsink padded blocks drop
     "model-width-sink": {

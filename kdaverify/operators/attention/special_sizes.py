@@ -1,4 +1,5 @@
-"""Panel problems whose sizes are equal, 1 or a tile apart, or which share pages: they choose paths.
+"""Panel problems whose sizes are equal, 1 or a tile apart, of many requests, or which share pages:
+they choose paths.
 
 All other problems keep sizes apart, so that swapped axes never fit. A kernel that transposes LSE
 where its first axis has T elements is wrong only where T = H: it was accepted. In `all-equal` every
@@ -16,6 +17,13 @@ _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
 many tiles of queries as there are tiles of keys."""
+_FEW: Final[dict[str, Any]] = {"H": 2, "d_k": 6, "d_v": 4, "s_q": 1}
+"""Of many requests, or of as many rows as no axis of a grid has programs: 65,535."""
+_SHUFFLED: Final = (2, 7, 1, 5, 3, 6, 0, 4, 7, 2)
+"""Cached tokens of requests: several pages of 2, the last one full or not. Requests from the 32nd
+on had one page each: a schedule was accepted that summed pages over the lanes of a warp."""
+_TILES: Final = (2, 3, 1, 130, 2)
+"""Rows of sequences, one in five of several tiles."""
 _PAGED: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
 DENSE: Final[Fields] = {
     "all-equal": {"B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4, "causal": True,
@@ -50,6 +58,9 @@ DENSE: Final[Fields] = {
     "columns-256-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 256, "d_v": 256},
     "odd-columns-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 257, "d_v": 129},
     "wide-queries-past-1024": {"s_q": 1100, "s_k": 3, "H": 1, "d_k": 136, "d_v": 136},
+    "sequences-past-32": {"q_lengths": _TILES[:3] * 10 + _TILES, "s_q": 198,
+                          "k_lengths": _TILES[:3] * 10 + _TILES, "s_k": 198,
+                          "H": 1, "d_k": 8, "d_v": 4, "causal": True},
 }  # fmt: skip
 DECODE: Final[Fields] = {
     "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,
@@ -71,6 +82,9 @@ DECODE: Final[Fields] = {
     "leading-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "half", **_PAGED},
     "middle-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 2, "table": "middle", **_PAGED},
     "forked-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "forks", **_PAGED},
+    "requests-past-32": {"k_lengths": _SHUFFLED * 7, "page": 2, **_FEW},
+    "rows-past-65535": {"k_lengths": (1, 0, 2) * 43, "page": 1, "H": 128, "d_k": 3, "d_v": 2,
+                        "s_q": 4},
     "model-width-past-1024": {"k_lengths": (1100, 1030), "s_q": 1, "H": 2, "d_k": 576, "d_v": 512},
 }  # fmt: skip
 MERGES: Final[Fields] = {
@@ -79,6 +93,8 @@ MERGES: Final[Fields] = {
     "rows-as-columns": {"T": 4, "H": 3, "d_v": 4, "parts": "normal"},
     "heads-as-columns": {"T": 3, "H": 4, "d_v": 4, "parts": "normal"},
     "all-ones": {"T": 1, "H": 1, "d_v": 1, "parts": "normal"},
+    "rows-past-65535": {"T": 65539, "H": 1, "d_v": 2, "parts": "empty"},
+    "rows-of-heads-past-65535": {"T": 21847, "H": 3, "d_v": 2, "parts": "normal"},
 }
 LISTS: Final[Fields] = {
     "all-equal": {
@@ -99,6 +115,12 @@ LISTS: Final[Fields] = {
     },
     "one-entry-sink": {
         "B": 2, "s_q": 1, "H": 1, "d_k": 8, "d_v": 1, "topk": 1, "lists": "ends", "sink": "level",
+    },
+    "requests-past-32": {
+        "B": 70, "pages": 12, "topk": 130, "topk_lengths": (65, 1, 130, 3, 0, 129, 70) * 10, **_FEW,
+    },
+    "rows-past-65535": {
+        "s_q": 513, "H": 128, "d_k": 3, "d_v": 2, "pages": 2, "topk": 2, "lists": "holes",
     },
     "model-width-past-1024": {"H": 2, "d_k": 576, "d_v": 512, "pages": 80, "topk": 1100},
 }  # fmt: skip
