@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, is_slow, values_of
+from kdaverify.adapters.base import Adapter, is_interpreted, is_slow, values_of
 from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
@@ -69,8 +69,8 @@ class BoundedOperator(FunctionOperator):
     Args:
         options: a field of a problem -> its values, to find out which one a function follows that
             does not take it as a keyword.
-        native: problems of the panel that slow kernels are not tested on in smoke: what they are
-            about (grids, index registers) no interpreter has.
+        native: problems of the panel that interpreted kernels are not tested on in smoke: what they
+            are about (grids, index registers) no interpreter has.
         of_sizes: panel problems about sizes of axes: in smoke each is tested in one format.
     """
 
@@ -133,7 +133,8 @@ class BoundedOperator(FunctionOperator):
         if profile != "smoke":
             return [one for each in found for one in each]
         if is_slow(adapter):
-            found = [[one for one in each if not self._is_native(one[0])] for each in found]
+            if is_interpreted(adapter):
+                found = [[one for one in each if not self._is_native(one[0])] for each in found]
             return thinned(adapter, profile, found)
         once = in_turn([[one for one in each if self._is_of_sizes(one[0])] for each in found])
         always = [[one for one in each if not self._is_of_sizes(one[0])] for each in found]
