@@ -23,13 +23,23 @@ MADE: Final = ("PV", "dPV", "dq_product")
 given."""
 
 
-def sampled_arithmetic(contract: AttentionContract, number: int) -> Arithmetic:
+def sample_generator(number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(SEED + number)
+
+
+def sampled_arithmetic(
+    contract: AttentionContract, number: int, rng: torch.Generator | None = None
+) -> Arithmetic:
     """A kernel whose every rounding is stochastic; the same one for the same number.
 
     Operands that the pipeline has stored are not rounded once more: a stored sample is not a number
     of its format, and P would be rounded twice.
+
+    Args:
+        rng: where its samples come from; by default a generator of its own, which begins as
+            `sample_generator(number)` does.
     """
-    rounding = StochasticRounding(torch.Generator().manual_seed(SEED + number))
+    rounding = StochasticRounding(rng or sample_generator(number))
 
     def once() -> StochasticRounding:
         return StochasticRounding(torch.Generator().manual_seed(SEED - number - 1))

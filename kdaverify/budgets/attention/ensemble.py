@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.attention.arithmetic import sampled_arithmetic
+from kdaverify.budgets.attention.arithmetic import sample_generator, sampled_arithmetic
 from kdaverify.budgets.attention.contract import AttentionContract, natural
 from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.sampled import reference_kernels
@@ -51,12 +51,17 @@ is a number of its format, and rounding it would change nothing."""
 
 @dataclass(frozen=True)
 class ReferenceKernel:
-    """One conforming kernel: a design, its arithmetic and the type it computes in."""
+    """One conforming kernel: a design, its arithmetic and the type it computes in.
+
+    Args:
+        rng: where the samples of its roundings come from, None where it has none.
+    """
 
     design: OnlineDesign
     arithmetic: Arithmetic
     work: torch.dtype
     stages: AttentionStages = STAGES
+    rng: torch.Generator | None = None
 
     def forward(self, segment: Segment) -> Forward:
         return AttentionPipeline(self.design, self.arithmetic, self.stages)(segment, self.work)
@@ -135,7 +140,15 @@ def sink_kernels(contract: AttentionContract) -> dict[str, ReferenceKernel]:
 def sampled_kernels(contract: AttentionContract) -> list[ReferenceKernel]:
     """The baseline with every rounding stochastic (Monte Carlo arithmetic, Parker 1997)."""
     plain = next(iter(contract.designs().values()))
-    return [kernel(plain, sampled_arithmetic(contract, n), torch.float64) for n in range(SAMPLES)]
+    return [_sampled_kernel(plain, contract, number) for number in range(SAMPLES)]
+
+
+def _sampled_kernel(
+    design: OnlineDesign, contract: AttentionContract, number: int
+) -> ReferenceKernel:
+    rng = sample_generator(number)
+    found = kernel(design, sampled_arithmetic(contract, number, rng), torch.float64)
+    return replace(found, rng=rng)
 
 
 def samples_apart(contract: AttentionContract, *, sunk: bool) -> list[ReferenceKernel]:
@@ -147,7 +160,7 @@ def samples_apart(contract: AttentionContract, *, sunk: bool) -> list[ReferenceK
     if contract.storage("partial_o").unit > contract.accumulate.unit and contract.splits > 1:
         found.append(replace(plain, splits=2))
     return [
-        kernel(design, sampled_arithmetic(contract, number), torch.float64)
+        _sampled_kernel(design, contract, number)
         for design in found
         for number in range(SAMPLES_APART)
     ]

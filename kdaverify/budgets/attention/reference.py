@@ -24,6 +24,7 @@ from kdaverify.budgets.attention.ensemble import (
     sink_kernels,
     summed_maximum_kernels,
 )
+from kdaverify.budgets.attention.forwards import ForwardRun, LatestForwards
 from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
 from kdaverify.budgets.attention.tolerances import (
     OutputTerms,
@@ -40,6 +41,7 @@ from oracles.enclosure import Enclosure
 
 STORED: Final = ("dq", "dk", "dv", "dsink")
 """Gradients that the backward of a segment stores itself; others are sums of several."""
+LATEST: Final = LatestForwards()
 Layout = Callable[[Sequence[tuple[Tensor, ...]]], Mapping[str, Tensor]]
 """Puts one tuple of tensors a segment, (o, lse) or (dq, dk, dv), into tensors as a call returns
 them, by name."""
@@ -101,21 +103,26 @@ def attention_gradient_reference(
     method: str,
 ) -> Reference:
     """The same for gradients; reference kernels recompute P from their lse, delta from their o."""
-    pairs = [*zip(segments, losses, strict=True)]
 
-    def gradients(one: ReferenceKernel) -> Mapping[str, Tensor]:
-        found = layout([one.backward(s, one.forward(s), loss.do, loss.dlse) for s, loss in pairs])
+    def groups() -> tuple[Sequence[ReferenceKernel], ...]:
+        samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
+        grouped = any(len(s.q) > len(s.k) for s in segments)
+        nearest = (
+            *_nearest(segments, contract),
+            *(grouped_kernels(contract) if grouped else ()),
+            *summed_maximum_kernels(contract),
+        )
+        return nearest, samples
+
+    def gradients(run: ForwardRun) -> Mapping[str, Tensor]:
+        one = run.resumed()
+        parts = zip(segments, run.outputs, losses, strict=True)
+        found = layout([one.backward(s, made, loss.do, loss.dlse) for s, made, loss in parts])
         return {n: x if n in STORED else one.arithmetic.store(n, x) for n, x in found.items()}
 
-    samples = (*sampled_kernels(contract), *differentiated_kernels(contract))
-    grouped = any(len(s.q) > len(s.k) for s in segments)
-    nearest = (
-        *_nearest(segments, contract),
-        *(grouped_kernels(contract) if grouped else ()),
-        *summed_maximum_kernels(contract),
-    )
-    rounded = [gradients(one) for one in nearest]
-    drawn = [gradients(one) for one in samples]
+    runs_of = LATEST.of(segments, contract, groups)
+    rounded, drawn = ([gradients(run) for run in group] for group in runs_of)
+    pairs = zip(segments, losses, strict=True)
     found = [gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs]
     sizes, lost = layout([x.moduli for x in found]), layout([x.underflow for x in found])
     terms = {name: sum_terms(sizes[name], lost[name], contract) for name in exact}
