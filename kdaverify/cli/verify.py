@@ -60,7 +60,11 @@ def verify(
         list[str] | None,
         typer.Option(
             metavar="SUITE",
-            help="test this property alone, which is never enough to accept; repeatable",
+            help=(
+                "test this property alone, which is never enough to accept; repeatable. Operators"
+                " beside the delta rule have forward, panel, gradients, laws and calls; layers have"
+                " laws"
+            ),
         ),
     ] = None,
     maxfail: Annotated[

@@ -64,6 +64,10 @@ _OPTIONS: Final = {
     "layout": "`packed`: every call is a pack; `batched`: batches, and packs besides",
     "value_width": "`same`: d_k = d_v alone",
     "d_k": "the one d_k that it takes; any by default",
+    "largest_product": (
+        "the largest modulus of a product of q and k, before the scale, that it takes: 65504 where"
+        " it is stored in fp16. Any by default; larger ones are listed as not tested"
+    ),
     "page": "the one page size that it takes; any by default",
     "invalid": ("what names nothing: -1 (`negative`), or every number that is no slot (`outside`)"),
     "cache": "rows in the format of q, or of bytes (`fp8`)",

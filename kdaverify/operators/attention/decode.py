@@ -76,7 +76,7 @@ class MlaDecodeOperator(SoftmaxOperator):
         causal = fields.get("causal", problem.causal)
         if causal and takes.words["causal_alignment"] == "top_left":
             fields["causal"] = False
-        return problem.replace(**fields)
+        return self.in_range(problem.replace(**fields), takes)
 
     def probe(self, dtype: str) -> MlaDecodeProblem:
         """More queries than keys in one request, and none in another."""

@@ -63,7 +63,7 @@ class AttentionOperator(SoftmaxOperator):
 
     def wrong(self, takes: FunctionTakes) -> str | None:
         if takes.words["layout"] == "batched" or takes.names >= OFFSETS:
-            return None
+            return super().wrong(takes)
         return f"layout='packed', but the signature does not name {' and '.join(sorted(OFFSETS))}"
 
     def arguments(self, call: AttentionCall, takes: FunctionTakes) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class AttentionOperator(SoftmaxOperator):
         fields = self.fixed(problem, takes)
         if takes.words["value_width"] == "same":
             fields["d_k"] = fields["d_v"] = max(fields["d_v"], 2)
-        inside = problem.replace(**fields)
+        inside = self.in_range(problem.replace(**fields), takes)
         if inside.causal and takes.words["causal_alignment"] == "top_left":
             inside = _square(inside)
         takes_packs = takes.names >= OFFSETS

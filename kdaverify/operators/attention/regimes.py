@@ -74,6 +74,10 @@ def _ramp(keys: Tensor) -> Tensor:
     return keys * min(STEP, STEEPEST / max(len(keys), 1))
 
 
+DEVIATIONS: Final = 8.0
+"""Of normal numbers, beyond which there is none: one in 10^15."""
+
+
 @dataclass(frozen=True)
 class LogitRegime:
     """What logits look like.
@@ -136,6 +140,14 @@ def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Ten
     q[..., -1] = factor * heads
     k[..., -1] = (pattern / (factor * scale))[:, None]
     return q, k
+
+
+def largest_product(logits: str, s_k: int, d_k: int, scale: float) -> float:
+    """What no modulus of <q, k>, before it is multiplied by the scale, exceeds."""
+    regime = REGIMES[logits]
+    pattern = regime.pattern(torch.arange(max(s_k, 1), dtype=torch.float64)).abs()
+    of_pattern = float(pattern.max()) * max(map(abs, regime.heads)) / scale
+    return of_pattern + DEVIATIONS * regime.spread * d_k**0.5
 
 
 def _onehot(v: Tensor) -> Tensor:

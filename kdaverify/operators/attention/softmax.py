@@ -29,6 +29,7 @@ from kdaverify.operators.attention.conventions import (
     outputs,
 )
 from kdaverify.operators.attention.problem import FINITE, SCALES
+from kdaverify.operators.attention.regimes import largest_product
 from kdaverify.operators.attention.sinks import misread_sink
 from kdaverify.operators.attention.special_sizes import Fields
 from kdaverify.operators.attention.stages import STAGES
@@ -48,6 +49,8 @@ LARGEST: Final = 2**22
 tensors of that size in float64 were several GiB."""
 SECONDS: Final = 3e-8
 """A product of a query and a key in one column, in float64, with its errors."""
+ORDINARY_PRODUCTS: Final = 256.0
+"""Ordinary queries and keys of 576 columns have products of 200 and less."""
 ORDINARY: Final = {"sink": None, "scale": "default", "logits": "normal"}
 
 
@@ -134,7 +137,7 @@ class SoftmaxOperator(TolerancesOperator):
 
     words = MASKED
     # 0: whatever a problem has
-    numbers = {"d_k": 0.0}  # noqa: RUF012
+    numbers = {"d_k": 0.0, "largest_product": 0.0}  # noqa: RUF012
     accuracy_fields = ("logits", "scale")
     plain: ClassVar[Mapping[str, Any]]
     """Fields of the simplest problems, and their values."""
@@ -173,6 +176,25 @@ class SoftmaxOperator(TolerancesOperator):
         fields["d_v"] = takes.width(problem.d_v)
         fields["d_k"] = int(takes.words["d_k"]) or problem.d_k
         return fields
+
+    def in_range(self, problem: Any, takes: FunctionTakes) -> Any:
+        """The problem, with ordinary logits where its products of q and k may be too large."""
+        limit = float(takes.words["largest_product"])
+        longest = max(s_k for _, s_k in problem.pairs)
+        largest = largest_product(problem.logits, longest, problem.d_k, problem.softmax_scale)
+        return problem.replace(logits="normal") if limit and largest > limit else problem
+
+    def wrong(self, takes: FunctionTakes) -> str | None:
+        limit = float(takes.words["largest_product"])
+        if not limit or limit >= ORDINARY_PRODUCTS:
+            return None
+        return f"largest_product: wanted {ORDINARY_PRODUCTS:g} or more, got {limit:g}"
+
+    def outside(self, adapter: Adapter) -> tuple[str, ...]:
+        limit = float(adapter.takes.words["largest_product"]) if adapter.takes else 0.0
+        if not limit:
+            return ()
+        return (f"products of q and k above {limit:,.6g} (outside the declared domain)",)
 
     def other_scale(self, problem: Any) -> dict[str, Any] | None:
         return {"scale": "default" if problem.scale == "small" else "small"}

@@ -106,7 +106,7 @@ class SparseOperator(SoftmaxOperator):
         if "topk_length" not in takes.names:
             fields["topk_lengths"] = None
         fields["page"] = int(words["page"]) or problem.page
-        return problem.replace(**fields)
+        return self.in_range(problem.replace(**fields), takes)
 
     def refuses(self, problem: SparseProblem, takes: FunctionTakes) -> str | None:
         easier = {n: takes.words[n] for n, easy in EASY.items() if getattr(problem, n) == easy}
