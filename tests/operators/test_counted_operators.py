@@ -459,5 +459,5 @@ def test_tanh_does_not_cover_a_sigmoid_in_16_bits() -> None:
 
 
 def test_an_unknown_freedom_is_declined() -> None:
-    with pytest.raises(AdapterError, match=r"with any of \+tanh, \+partials behind it"):
+    with pytest.raises(AdapterError, match=r"with any of \+tanh, \+partials, \+casts behind it"):
         kv.kernel(op="gated_rms_norm", contract="gated-rms-norm+fast")(three_roundings)
