@@ -76,6 +76,7 @@ class CallOperator(Operator):
         orders: the options that declare the order of axes, in words; "" where there are none.
         has_keys: whether problems of one shape can differ in which keys rows see.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
+        odd: sets of inputs and outputs that change sign together, exactly.
     """
 
     call: ClassVar[type[TensorCall]]
@@ -84,6 +85,7 @@ class CallOperator(Operator):
     orders: ClassVar[str] = ""
     has_keys: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
+    odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:

@@ -10,6 +10,7 @@ from typing import Final
 from kdaverify.checks.calls import (
     alternating,
     autograd,
+    copies,
     first,
     frozen,
     interleaved,
@@ -56,7 +57,13 @@ def of_long_calls(rule: CallRule) -> CallRule:
     )
 
 
-LATER: Final = (*frozen.RULES, *views.OF_EQUAL_SIZES, *untracked.OF_CHUNKS, *late.RULES)
+LATER: Final = (
+    *frozen.RULES,
+    *views.OF_EQUAL_SIZES,
+    *untracked.OF_CHUNKS,
+    *late.RULES,
+    *copies.RULES,
+)
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""
 

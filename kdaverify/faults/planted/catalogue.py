@@ -12,6 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import (
     coincident,
+    copies,
     depth,
     entries,
     exchanged,
@@ -156,6 +157,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("SIZE", "coincidences", "smoke", coincident.FAULTS, twin),
             *_named("AXES", "coincidences", "smoke", exchanged.FAULTS, twin),
             *_named("LATE", "late", "smoke", late.FAULTS, twin),
+            *_named("COPY", "copies", "smoke", copies.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

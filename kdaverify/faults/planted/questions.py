@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from kdaverify.checks.calls import autograd, frozen, late, untracked, views
+from kdaverify.checks.calls import autograd, copies, frozen, late, untracked, views
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
@@ -21,6 +21,7 @@ AUTOGRAD_RULES: Final = tuple(
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in views.OF_EQUAL_SIZES)
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
+COPIES_RULES: Final = tuple(rule.name for rule in copies.RULES)
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
@@ -133,6 +134,10 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "late": QuestionKind(
             "what follows 4,096 tokens that write nothing", lambda case: _rule(case) in LATE_RULES
+        ),
+        "copies": QuestionKind(
+            "more sequences, heads and tokens than a block, a byte or 16 bits hold",
+            lambda case: _rule(case) in COPIES_RULES,
         ),
         "ids": QuestionKind(
             "segment ids in any order, and padding in front and between",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
+from kdaverify.faults.planted import copies
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -195,6 +196,14 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "no-grad-chunks": lambda: port(rounded_without_gradients),
     "late": lambda: port(first_chunks_again),
     "late-backward": lambda: Derived(keys_of_the_first_chunks),
+    "copies": lambda: port(copies.states_of_one_block),
+    "copies-packed": lambda: port(copies.offsets_of_sixteen_bits),
+    "copies-step": lambda: decoding(copies.rounds_of_a_graph),
+    "copies-heads": lambda: port(copies.heads_of_a_byte),
+    "copies-heads-step": lambda: decoding(copies.heads_of_a_byte),
+    "copies-backward": lambda: Derived(copies.checkpoints_of_large_calls),
+    "copies-packed-backward": lambda: Derived(copies.a_table_of_sequences),
+    "copies-heads-backward": lambda: Derived(copies.a_table_of_heads),
 }
 """By the rule that each breaks."""
 

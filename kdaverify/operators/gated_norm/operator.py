@@ -58,6 +58,7 @@ class GatedNormOperator(BoundedOperator):
     native = (PAST_16_BITS,)
     of_sizes = frozenset((*EQUAL, *MULTIPLES))
     equal_sizes = True
+    odd = (frozenset({"x", "y"}),)
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 

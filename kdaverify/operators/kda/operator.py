@@ -81,6 +81,10 @@ class KdaOperator(CallOperator):
     absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
     orders = "layout or state order"
     equal_sizes = True
+    odd = (
+        frozenset({"q", "k", "initial_state", "final_state"}),
+        frozenset({"v", "o", "initial_state", "final_state"}),
+    )
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
         return AXES["named"](adapter, profile)

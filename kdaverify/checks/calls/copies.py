@@ -1,0 +1,256 @@
+"""Many copies of one small call in one: sizes beyond every limit of a launch, at the price of the
+kernel alone.
+
+What a batch of a thousand equal sequences returns is what one of them does, whose exact values cost
+little. Kernels that loaded states by one block of 1,024 threads, kept offsets in 16 bits or numbers
+of key heads in a byte were accepted: no other problem of smoke has as many of anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import is_interpreted, values_of
+from kdaverify.checks.calls.case import CallRuleCase, CallRuleCheck, Tensors, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import execute
+from kdaverify.checks.outcome import Outcome
+from oracles.signature import Role
+
+ENTRIES: Final = 1100
+"""Sequences times heads of a batch: more than the 1,024 threads of a block."""
+PACKED: Final = 33_000
+"""Tokens of a pack: more than 16 bits with a sign count."""
+SEQUENCES: Final = 540
+"""Of a pack whose gradients are taken: more than a table of 512 holds."""
+ROWS: Final = 17_000
+"""Tokens times heads of a batch whose gradients are taken: more than 2^14, 2^16 elements of q."""
+WIDE: Final = {"H": 260, "D": 8800}
+"""Key heads are more than a byte counts, channels of a convolution more than 8 for each thread."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A call, and one that holds it many times.
+
+    Args:
+        case: of the small call.
+        number: of copies.
+        axes: along which they lie, by letters of math.md 1.
+        many: the large call.
+    """
+
+    case: CallRuleCase
+    number: int
+    axes: frozenset[str]
+    many: Any
+
+    @classmethod
+    def of(cls, case: CallRuleCase, number: int, axes: frozenset[str]) -> Copies:
+        """The copies of a case's call.
+
+        Raises:
+            Unreachable: the kernel takes no call as large, or its operator knows no copies.
+        """
+        if is_interpreted(case.adapter):
+            raise Unreachable(f"an interpreter would take minutes over {number:,} copies")
+        small = case.inputs
+        if case.adapter.operator.has_keys:
+            raise Unreachable("it has copies of its own")
+        large = case.beside(**_fields(case.problem, number, axes)).inputs()
+        found = cls(case, number, axes, large)
+        repeated = {
+            name: found.repeated(name, tensor)
+            for name, tensor in small.signature.tensors(
+                small, Role.TOKEN, Role.STATE, Role.PARAMETER
+            ).items()
+        }
+        wanted = small.signature.tensors(large, Role.TOKEN, Role.STATE, Role.PARAMETER)
+        if {name: x.shape for name, x in repeated.items()} != {
+            name: x.shape for name, x in wanted.items()
+        }:
+            raise Unreachable(f"it takes no call of {number:,} copies")
+        return replace(found, many=replace(large, **repeated))
+
+    def _axis(self, name: str) -> int | None:
+        """Of a tensor: where copies lie side by side, None where all have the same."""
+        axes = self.case.inputs.signature[name].axes
+        return next((place for place, letter in enumerate(axes) if letter in self.axes), None)
+
+    def repeated(self, name: str, tensor: Tensor) -> Tensor:
+        """An input of all copies."""
+        axis = self._axis(name)
+        if axis is None:
+            return tensor
+        return torch.cat([tensor * sign for sign in self._signs(name).tolist()], axis)
+
+    def _signs(self, name: str) -> Tensor:
+        """What each copy multiplies a tensor by, so that no two are taken for each other."""
+        chance = torch.Generator().manual_seed(0)
+        found = torch.ones(self.number)
+        for names in self.case.adapter.operator.odd:
+            flipped = 1.0 - 2.0 * torch.randint(2, (self.number,), generator=chance)
+            flipped[[0, -1]] = 1.0
+            found = found * flipped if name in names else found
+        return found
+
+    def split(self, name: str, tensor: Tensor) -> Tensor:
+        """A result of the large call by copies, [copies, ...]."""
+        axis = self._axis(name)
+        if axis is None:
+            return tensor[None]
+        copies = tensor.unflatten(axis, (self.number, -1)).movedim(axis, 0)
+        return copies * self._signs(name).to(copies).view(-1, *[1] * (copies.ndim - 1))
+
+    def last(self, found: Tensors) -> Tensors:
+        return {name: self.split(name, x)[-1].contiguous() for name, x in found.items()}
+
+    def judged(self, found: Tensors) -> list[Outcome]:
+        """Of each output the copy that differs most from the first, against the exact values."""
+        copies = {name: self.split(name, x) for name, x in found.items()}
+        places = {name: _farthest(x) for name, x in copies.items()}
+        own = {name: x[places[name]].contiguous() for name, x in copies.items()}
+        return [
+            replace(outcome, message=f"{outcome.message}\n  {self._said(places[outcome.output])}")
+            if outcome.status.rejects and outcome.output in places
+            else outcome
+            for outcome in self.case.judged(own)
+        ]
+
+    def _said(self, place: int) -> str:
+        return f"in copy {place:,} of {self.number:,} of this call, along {self._letters}"
+
+    @property
+    def _letters(self) -> str:
+        return " and ".join(sorted(self.axes))
+
+    def loss(self) -> Any:
+        """The cotangents of the last copy, 0 of all others: gradients of parameters are its own."""
+        given = {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
+        return self.case.loss_of({name: self._behind_zeros(name, dy) for name, dy in given.items()})
+
+    def _behind_zeros(self, name: str, dy: Tensor) -> Tensor:
+        axis = self._axis(name)
+        return torch.cat([*[torch.zeros_like(dy)] * (self.number - 1), dy], axis or 0)
+
+
+def _farthest(copies: Tensor) -> int:
+    # NaN is farther than any number.
+    apart = (copies - copies[:1]).double().abs().nan_to_num(nan=torch.inf)
+    return int(apart.flatten(1).amax(1).argmax()) if apart.numel() else 0
+
+
+def _fields(problem: Any, number: int, axes: frozenset[str]) -> dict[str, Any]:
+    """What a problem of so many copies has of its own."""
+    if "T" in axes:
+        return {"T": problem.T * number, "lengths": (*problem.lengths,) * number}
+    return {name: getattr(problem, name) * number for name in _present(problem, axes)}
+
+
+def _present(problem: Any, axes: frozenset[str]) -> Iterator[str]:
+    return (name for name in type(problem).model_fields if name in axes)
+
+
+BATCH: Final = frozenset({"B", "N"})
+PACK: Final = frozenset({"T", "N"})
+
+
+def _number(case: CallRuleCase, wanted: int, *fields: str) -> int:
+    """How many copies have so many of a product of sizes."""
+    return -(-wanted // math.prod(getattr(case.problem, name, 1) for name in fields))
+
+
+def _batch(case: CallRuleCase) -> Copies:
+    return Copies.of(case, _number(case, ENTRIES, "B", "HV"), BATCH)
+
+
+def _long_batch(case: CallRuleCase) -> Copies:
+    return Copies.of(case, _number(case, ROWS, "B", "T", "HV"), BATCH)
+
+
+def _pack(case: CallRuleCase) -> Copies:
+    _is_pack(case)
+    return Copies.of(case, _number(case, PACKED, "T"), PACK)
+
+
+def _short_pack(case: CallRuleCase) -> Copies:
+    _is_pack(case)
+    return Copies.of(case, -(-SEQUENCES // len(case.problem.lengths)), PACK)
+
+
+def _is_pack(case: CallRuleCase) -> None:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
+
+
+def _wide(case: CallRuleCase) -> Copies:
+    axis = next(_present(case.problem, frozenset(WIDE)), None)
+    if axis is None:
+        raise Unreachable("it has neither heads nor channels")
+    return Copies.of(case, _number(case, WIDE[axis], axis), frozenset({axis, "HV"}))
+
+
+Make = Callable[[CallRuleCase], Copies]
+
+
+def _forward(make: Make) -> CallRuleCheck:
+    def check(case: CallRuleCase) -> list[Outcome]:
+        copies = make(case)
+        return copies.judged(case.run(copies.many))
+
+    return check
+
+
+def _stepped(make: Make) -> CallRuleCheck:
+    def check(case: CallRuleCase) -> list[Outcome]:
+        if getattr(case.problem, "T", 1) != 1:
+            raise Unreachable("it takes no single token")
+        copies = make(case)
+        found = execute(case.adapter, copies.many, case.exposed, entry=case.adapter.step).outputs
+        return copies.judged(found)
+
+    return check
+
+
+def _backward(make: Make) -> CallRuleCheck:
+    def check(case: CallRuleCase) -> list[Outcome]:
+        copies = make(case)
+        return case.judged_back(copies.last(case.back(copies.loss(), copies.many)))
+
+    return check
+
+
+_rule = partial(CallRule, packed=False, spare=False, costly=True, once=True)
+RULES: Final = (
+    _rule("copies", f"each of equal sequences, {ENTRIES:,} with their heads, returns what one does"
+          " alone", "states or rows of one block of threads, sizes kept in a byte",
+          _forward(_batch)),
+    _rule("copies-packed", f"the same of copies of a pack, {PACKED:,} tokens in all",
+          "offsets or numbers of sequences in 8 or 16 bits, tables of 512 sequences",
+          _forward(_pack), size="tails", packed=True, sequences=True),
+    _rule("copies-step", "the same of equal sequences at the decode entry point",
+          "rounds of graphs of at most 256 sequences", _stepped(_batch), size="one",
+          sequences=True, decode=True),
+    _rule("copies-heads", f"each of equal groups of heads, {WIDE['H']} in all, or of channels,"
+          f" {WIDE['D']:,} in all, returns what one does alone",
+          "numbers of heads in a byte, channels of one block of threads", _forward(_wide)),
+    _rule("copies-heads-step", "the same at the decode entry point",
+          "channels of one block of threads", _stepped(_wide), size="one", sequences=True,
+          decode=True),
+    _rule("copies-backward", f"each of equal sequences, {ROWS:,} tokens with their heads, has the"
+          " gradients that one has alone",
+          "checkpoints or partial sums of another size for large calls", _backward(_long_batch),
+          size="tails", backward=True),
+    _rule("copies-packed-backward", f"the same of copies of a pack, {SEQUENCES} sequences in all",
+          "numbers of sequences in a byte, tables of 512 of them", _backward(_short_pack),
+          packed=True, sequences=True, backward=True),
+    _rule("copies-heads-backward", "the same of groups of heads, or of channels",
+          "sums over the heads of one block alone", _backward(_wide), backward=True),
+)  # fmt: skip

@@ -1,0 +1,91 @@
+"""Faults that begin past a limit of a launch: threads of a block, offsets of 16 bits, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.planted.broken_backwards import Derived
+from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+THREADS: Final = 1024
+GRAPH: Final = 256
+TABLE: Final = 512
+ROWS: Final = 2**14
+
+
+def states_of_one_block(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Initial states are loaded by 1,024 threads, one a sequence and head."""
+    if x.initial_state is None:
+        return right(x)
+    entry = torch.arange(x.N * x.HV).view(x.N, x.HV, 1, 1)
+    return right(replace(x, initial_state=x.initial_state.masked_fill(entry >= THREADS, 0.0)))
+
+
+def offsets_of_sixteen_bits(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Values of a pack are addressed with 15 bits and a sign: later ones are those of its start."""
+    if x.cu_seqlens is None:
+        return right(x)
+    return right(replace(x, v=x.v[:, torch.arange(x.T) % 2**15]))
+
+
+def rounds_of_a_graph(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A decode step runs whole rounds of 256 sequences, and not the rest of a larger batch."""
+    o, final = right(x)
+    if x.B <= GRAPH:
+        return o, final
+    done = (torch.arange(x.B) < x.B // GRAPH * GRAPH).view(-1, 1, 1, 1)
+    return o * done, torch.where(done, final, x.state.to(final.dtype))
+
+
+def heads_of_a_byte(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Key heads are numbered in a byte."""
+    heads = torch.arange(x.H) % 256
+    return right(replace(x, q=x.q[:, :, heads], k=x.k[:, :, heads]))
+
+
+def _of_one_table(found: Tensor, axis: int, size: int) -> Tensor:
+    kept = found.clone()
+    kept.narrow(axis, size, max(0, found.shape[axis] - size)).zero_()
+    return kept
+
+
+def checkpoints_of_large_calls(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Large calls keep fewer states, and dk is that of the chunk before."""
+    found = EAGER.gradients(x, given)
+    return found if x.B * x.T * x.HV <= ROWS else replace(found, dk=found.dk.roll(64, 1))
+
+
+def a_table_of_sequences(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """d_initial_state is stored for 512 sequences."""
+    found = EAGER.gradients(x, given)
+    dS = found.d_initial_state
+    if dS is None or x.N <= TABLE:
+        return found
+    return replace(found, d_initial_state=_of_one_table(dS, 0, TABLE))
+
+
+def a_table_of_heads(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """dbeta is stored for 256 value heads."""
+    found = EAGER.gradients(x, given)
+    return found if x.HV <= 256 else replace(found, dbeta=_of_one_table(found.dbeta, 2, 256))
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "states past 1,024 sequences and heads are zeros": lambda: port(states_of_one_block),
+    "offsets of a pack have 15 bits and a sign": lambda: port(offsets_of_sixteen_bits),
+    "a decode step leaves out what is beyond rounds of 256": lambda: decoding(rounds_of_a_graph),
+    "key heads are numbered in a byte": lambda: port(heads_of_a_byte),
+    "dk of large calls is that of the chunk before": lambda: Derived(checkpoints_of_large_calls),
+    "d_initial_state is stored for 512 sequences": lambda: Derived(a_table_of_sequences),
+    "dbeta is stored for 256 value heads": lambda: Derived(a_table_of_heads),
+}
+"""By what is wrong."""

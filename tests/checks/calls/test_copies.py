@@ -1,0 +1,59 @@
+"""Many copies of a call in one: planted faults past a limit of a launch are found by these rules
+alone, and right kernels of every operator pass.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.registry import find
+from kdaverify.checks.calls import questions
+from kdaverify.checks.calls.copies import RULES
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.faults.planted.catalogue import PLANTED
+
+NAMES: Final = [rule.name for rule in RULES]
+BROKEN: Final = {
+    "COPY1": {*NAMES} - {"copies-backward"},
+    "COPY2": {"copies-packed"},
+    "COPY3": {"copies-step"},
+    "COPY4": {"copies-heads", "copies-heads-step", "copies-heads-backward"},
+    "COPY5": {"copies-backward"},
+    "COPY6": {"copies-packed-backward"},
+    "COPY7": {"copies-heads-backward"},
+}
+
+
+def statuses(adapter: Adapter) -> dict[str, set[Status]]:
+    found: dict[str, set[Status]] = {}
+    for one in questions(adapter, "smoke"):
+        if one.rule.name in NAMES:
+            said = check("calls", adapter, one.problem, one.detail)
+            found.setdefault(one.rule.name, set()).update(outcome.status for outcome in said)
+    return found
+
+
+@pytest.mark.rotates
+@pytest.mark.parametrize("fault", BROKEN)
+def test_it_is_found_by_the_rules_about_it_alone(fault: str) -> None:
+    found = statuses(PLANTED[fault].adapter())
+    assert {rule for rule, said in found.items() if any(one.rejects for one in said)} == BROKEN[
+        fault
+    ]
+
+
+def test_a_right_kernel_passes_and_is_skipped_nowhere() -> None:
+    assert statuses(EAGER) == {rule: {Status.PASS} for rule in NAMES}
+
+
+@pytest.mark.parametrize("name", ["torch-short-conv", "torch-gated-norm"])
+def test_right_kernels_of_other_operators_pass(name: str) -> None:
+    found = statuses(find(name))
+    assert {"copies", "copies-backward"} <= {*found}
+    assert not any(one.rejects for said in found.values() for one in said)
+    assert found["copies"] == {Status.PASS}
