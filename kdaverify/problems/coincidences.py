@@ -35,6 +35,10 @@ def _pack(why: str, lengths: tuple[int, ...], **sizes: int) -> Coincidence:
     return Coincidence(f"{why} (V1, V10)", {"lengths": lengths, **(sizes or _HEADS)})
 
 
+def _few(why: str, T: int, **sizes: int) -> Coincidence:
+    return Coincidence(f"{why} (S8, S12)", {"T": T, "H": 2, "HV": 4, **sizes})
+
+
 COINCIDENT: Final[dict[str, Coincidence]] = {
     "equal-sizes": _equal("all sizes equal", B=4, T=4, H=4, HV=4, K=4, V=4),
     "equal-BT-H-KV": _equal("B = T, H = HV, K = V", B=3, T=3, H=2, HV=2, K=8, V=8),
@@ -42,6 +46,8 @@ COINCIDENT: Final[dict[str, Coincidence]] = {
     "equal-BHV-TV-HK": _equal("B = HV, T = V, H = K", B=4, HV=4, T=5, V=5, H=2, K=2),
     "equal-BK-THV-HV": _equal("B = K, T = HV, H = V", B=3, K=3, T=4, HV=4, H=2, V=2),
     "equal-BV-TH-HVK": _equal("B = V, T = H, HV = K", B=3, V=3, T=2, H=2, HV=4, K=4),
+    "three-tokens": _few("a few tokens with a state, as speculative decoding has", 3, K=16, V=8),
+    "eight-tokens": _few("the same of eight", 8, K=16, V=12),
     "equal-lengths-apart": _pack(
         "equal lengths at other distances, read as a progression of offsets; N = V", (3, 3, 7, 3)
     ),
@@ -56,11 +62,16 @@ COINCIDENT: Final[dict[str, Coincidence]] = {
         K=8,
         V=3,
     ),
+    "empties-and-two": _pack(
+        "as many sequences as tokens, not one each: read as requests of one token; N = T",
+        (2, 0, 1),
+    ),
     "rising-lengths": _pack("lengths in a progression, sorted", (2, 4, 6)),
     "falling-lengths": _pack("lengths sorted, the longest first", (7, 4, 2, 1, 0)),
     "past-256-sequences": _pack(
         "more sequences than a byte counts, few of them with a token", _SPARSE, H=1, HV=1, K=8, V=4
     ),
 }
-"""By name: the five ways to pair six sizes of a batch, all of them equal; then packs. Beside them
+"""By name: the five ways to pair six sizes of a batch, all of them equal; few tokens, by which
+kernels know a step of decoding; then packs. Beside them
 N = V, N = H = K, and N = T = HV."""

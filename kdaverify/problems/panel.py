@@ -115,6 +115,11 @@ _SMOKE = (
            "a sequence of more than 2,048 tokens of a narrow head, its gradients too: states kept "
            "for the backward in a ring of 64 chunks of 32 tokens, or 32 of 64 (H22)",
            dtypes=_NARROW, lengths=(61, 0, 2055), H=1, HV=1, K=8, V=4, gate="slow"),
+    _named("vanishing-gates",
+           "decays that their product alone shows: gates next to 0 left out (GA15)",
+           T=65, H=1, HV=1, K=16, V=8, gate="vanishing", beta="sparse"),
+    _named("small-writes", "a system near the identity, whose inverse is cut short (SO1)",
+           T=65, H=1, HV=1, K=16, V=8, gate="vanishing", key="identical", beta="small"),
     *(_named(name, why, once=True, **fields) for name, (why, fields) in COINCIDENT.items()),
 )  # fmt: skip
 

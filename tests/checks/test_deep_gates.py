@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from kdaverify.checks.forward import forward
-from kdaverify.faults.planted.depth import FAULTS, RIGHT
+from kdaverify.faults.planted.depth import DEEP, NEAR_0, RIGHT
 from kdaverify.problems import Problem
 from tests.faults.triggers import PLAIN
 
@@ -28,11 +28,19 @@ def _rejected(kernel: Any, gate: str) -> bool:
     return any(outcome.status.rejects for outcome in forward(kernel, SMALL.replace(gate=gate)))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", DEEP)
 def test_a_fault_that_no_gate_down_to_1e4_shows_is_rejected(fault: str) -> None:
-    wrong = FAULTS[fault]()
+    wrong = DEEP[fault]()
     assert not any(_rejected(wrong, other) for other in BEFORE)
     assert _rejected(wrong, "deep-resets")
+
+
+@pytest.mark.parametrize("fault", NEAR_0)
+def test_a_fault_next_to_0_is_rejected_by_what_the_panel_has_there(fault: str) -> None:
+    wrong = NEAR_0[fault]()
+    assert not any(_rejected(wrong, other) for other in (*BEFORE, "deep-resets", "slow", "memory"))
+    near = SMALL.replace(gate="vanishing", key="identical", beta="small")
+    assert any(outcome.status.rejects for outcome in forward(wrong, near))
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -39,7 +39,7 @@ def test_the_smoke_panel_is_inexpensive(dtype: str) -> None:
     # The estimate is for heads of any width: the longest one takes 1.4 s of CPU time, gradients
     # included, of some 280 in a session of `eager`.
     assert max(costs) <= 0.35
-    assert sum(costs) <= 1.55
+    assert sum(costs) <= 1.6
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])

@@ -91,6 +91,9 @@ def _scattered(count: int) -> Tensor:
 NUMBERINGS: Final[dict[str, Callable[[int], Tensor]]] = {
     "under falling segment ids": lambda count: torch.arange(count - 1, -1, -1, dtype=torch.int32),
     "under scattered segment ids that agree in their last byte": _scattered,
+    "under segment ids past 2^24, which fp32 does not distinguish": lambda count: (
+        2**24 + torch.arange(count, dtype=torch.int32)
+    ),
 }
 
 

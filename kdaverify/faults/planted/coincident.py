@@ -90,6 +90,19 @@ def _equal(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, g=rows))
 
 
+def _requests_of_one_token(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A pack of as many sequences as tokens is a batch of requests of one token each."""
+    if x.cu_seqlens is None or x.N != x.T:
+        return right(x)
+    return right(replace(x, cu_seqlens=torch.arange(x.T + 1).to(x.cu_seqlens)))
+
+
+def _drafts_without_a_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Two to four tokens, which a verification step has, are taken for a prompt."""
+    is_draft = x.cu_seqlens is None and 2 <= x.T <= 4 and x.B == 1
+    return right(replace(x, initial_state=None) if is_draft else x)
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "beta is transposed where T = HV": lambda: port(_tokens_by_size),
     "states are transposed where N = HV": lambda: port(_states_by_size),
@@ -100,5 +113,7 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     ),
     "a pack of equal lengths has the gates of its first sequence": lambda: port(_equal),
     "sequences are counted in a byte": lambda: port(_states_of_a_byte),
+    "as many sequences as tokens are requests of one": lambda: port(_requests_of_one_token),
+    "two to four tokens lose the state": lambda: port(_drafts_without_a_state),
 }
 """By what is wrong."""

@@ -1,21 +1,26 @@
-"""Kernels that change finite gates far below -1e4, and right ones that saturate there."""
+"""Kernels that change finite gates far below -1e4, or leave out what is next to 0, and right ones
+that saturate there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.broken_calls import port, right
+from kdaverify.faults.planted.broken_calls import Outputs, port, right
+from oracles.inputs import Inputs
 
 FIXED_POINT: Final = 2.0**15
 LONG_FIXED_POINT: Final = 2.0**19
 SENTINEL: Final = -6e4
 DEEPEST: Final = -1e6
+NEXT_TO_0: Final = 2.0**-19
+SMALL: Final = 2.0**-9
 
 
 def _given(change: Callable[[Tensor], Tensor]) -> Callable[[], Adapter]:
@@ -29,12 +34,28 @@ def _wrapped(g: Tensor, limit: float) -> Tensor:
     return torch.where(g < -limit, ((g + limit) % (2 * limit) - limit).clamp(max=0.0), g)
 
 
-FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+def _without_gates_next_to_0(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Where all gates are next to 0 the variant without gates runs."""
+    return right(replace(x, g=torch.zeros_like(x.g)) if bool((x.g > -NEXT_TO_0).all()) else x)
+
+
+def _without_small_writes(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Where all betas are small nothing is written."""
+    return right(x if bool((x.beta > SMALL).any()) else replace(x, beta=torch.zeros_like(x.beta)))
+
+
+DEEP: Final[dict[str, Callable[[], Adapter]]] = {
     "gates wrap in fixed point of 16 bits": _given(lambda g: _wrapped(g, FIXED_POINT)),
     "gates wrap in fixed point of 20 bits": _given(lambda g: _wrapped(g, LONG_FIXED_POINT)),
     "gates below a sentinel are padding": _given(lambda g: g.masked_fill(g < SENTINEL, 0.0)),
     "gates below a million are padding": _given(lambda g: g.masked_fill(g <= DEEPEST, 0.0)),
 }
+NEAR_0: Final[dict[str, Callable[[], Adapter]]] = {
+    "gates next to 0 are left out": lambda: port(_without_gates_next_to_0),
+    "small writes are left out": lambda: port(_without_small_writes),
+}
+FAULTS: Final = DEEP | NEAR_0
+"""By what is wrong."""
 RIGHT: Final[dict[str, Callable[[], Adapter]]] = {
     "gates saturate in fixed point of 16 bits": _given(lambda g: g.clamp(min=-FIXED_POINT)),
     "gates saturate in fixed point of 20 bits": _given(lambda g: g.clamp(min=-LONG_FIXED_POINT)),

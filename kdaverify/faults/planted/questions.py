@@ -116,7 +116,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: any(OVERFLOWS in verdict.message for verdict in case),
         ),
         "depth": QuestionKind(
-            "finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"
+            "finite gates down to -1e6, gates and writes next to 0",
+            lambda case: _problem(case).get("gate") in ("deep-resets", "vanishing"),
         ),
         "entries": QuestionKind(
             "entry points that activate gates, take sigmoids or normalise themselves",
@@ -128,8 +129,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
         "coincidences": QuestionKind(
-            "sizes that are equal, also with axes exchanged in memory, and lengths of a pack that"
-            " follow a rule",
+            "sizes that are equal, also with axes exchanged in memory, few tokens, and lengths of a"
+            " pack that follow a rule",
             _is_of_coincidences,
         ),
         "late": QuestionKind(
