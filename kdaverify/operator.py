@@ -75,6 +75,8 @@ class CallOperator(Operator):
         absent: how a function declares that it does not return an output, by output.
         orders: the options that declare the order of axes, in words; "" where there are none.
         has_keys: whether problems of one shape can differ in which keys rows see.
+        has_sources: whether one tensor can be several inputs, heads or entries of a call.
+        has_copies: whether many copies of a small problem are one call.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
@@ -84,6 +86,8 @@ class CallOperator(Operator):
     absent: ClassVar[Mapping[str, str]] = MappingProxyType({})
     orders: ClassVar[str] = ""
     has_keys: ClassVar[bool] = False
+    has_sources: ClassVar[bool] = False
+    has_copies: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
@@ -238,6 +242,18 @@ class CallOperator(Operator):
         if "scale" not in type(problem).model_fields:
             return None
         return {"scale": 0.5 * problem.K**-0.5}
+
+    def inputs_alike(self, problem: Any) -> Iterable[Mapping[str, Any]]:
+        """Fields under which inputs of a problem have equal shapes, and can be one tensor."""
+        return ()
+
+    def expanded_axes(self) -> Iterable[tuple[str, int, tuple[str, ...]]]:
+        """Axes that inputs can be expanded over: what lies there, which axis, of which inputs."""
+        return ()
+
+    def copies(self) -> Iterable[Any]:
+        """What there can be many copies of in one call: see `ManyCopies`."""
+        return ()
 
     def other_steps(self, adapter: Adapter, problem: Any) -> Iterable[Mapping[str, Any]]:
         """Fields of further calls that the decode entry point is tested on, beside `problem`."""

@@ -40,7 +40,9 @@ from kdaverify.faults import (
 )
 from kdaverify.faults.attention import backward as attention_backward
 from kdaverify.faults.attention import (
+    copies,
     crowds,
+    far,
     leftovers,
     lists,
     masks,
@@ -49,6 +51,7 @@ from kdaverify.faults.attention import (
     prefixes,
     quantised,
     sizes,
+    sources,
     special_sizes,
     splits,
     views,
@@ -104,6 +107,9 @@ MODULES: Final = (
     wide,
     crowds,
     views,
+    copies,
+    sources,
+    far,
     ports,
     lists,
     quantised,

@@ -196,7 +196,8 @@ RULES: Final = (
              "a path of its own for inference, a cache filled there with tensors that no graph"
              " takes", _inference, size="tails", spare=False, costly=True, inside=True),
     _rule("frozen-inputs", "an input has the same gradient where other inputs need none",
-          "gradients computed on the way to one that is not needed, and left out with it", _frozen),
+          "gradients computed on the way to one that is not needed, and left out with it", _frozen,
+          sets=True),
     _rule("backward-twice", "a second backward of the same call gives the same gradients",
           "saved tensors that the backward overwrites, sums that it does not begin at 0", _twice),
     _rule("cotangent-expanded",

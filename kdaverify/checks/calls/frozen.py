@@ -68,6 +68,7 @@ RULES: Final = (
         "the same of every set of inputs that need a gradient, of a handful of tokens",
         "a variant for one set of frozen inputs that leaves a term out of another's gradient",
         _subsets,
+        sets=True,
         spare=False,
         inside=True,
         backward=True,

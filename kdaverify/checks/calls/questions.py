@@ -89,6 +89,8 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and rule.channel not in adapter.barriers
         and (of_sequences or not rule.sequences)
         and (adapter.operator.has_keys or not rule.keys)
+        and (adapter.operator.has_sources or not rule.sources)
+        and (adapter.operator.has_copies or not rule.copies)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (of_states or not rule.decode)
         and (WRITES in signature.names(Role.TOKEN) or not rule.delta)

@@ -39,6 +39,10 @@ class CallRule:
         scaled: about the scale: tested on operators whose problems have one.
         delta: about writes, or a state of keys and values: tested on the delta rule alone, as is
             the size `chunks`.
+        sources: about a tensor that several inputs, heads or entries are made of: tested on
+            operators that say which can be.
+        copies: about many copies of one small problem: tested on operators that say of what.
+        sets: about sets of inputs that need gradients: tested with those that may be absent too.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
@@ -66,6 +70,9 @@ class CallRule:
     keys: bool = False
     scaled: bool = False
     delta: bool = False
+    sources: bool = False
+    copies: bool = False
+    sets: bool = False
     aligned: bool = False
     spare: bool = True
     counted: bool = False

@@ -17,8 +17,10 @@ from kdaverify.checks.calls import (
     keys,
     late,
     lifetimes,
+    multiples,
     packs,
     repeated,
+    sources,
     steps,
     surroundings,
     untracked,
@@ -63,6 +65,8 @@ LATER: Final = (
     *untracked.OF_CHUNKS,
     *late.RULES,
     *copies.RULES,
+    *sources.RULES,
+    *multiples.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, final
 
@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.copies import of_decode
 from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
@@ -51,6 +53,7 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
     special_sizes = DECODE
+    has_copies = True
     about = "decode of multi-head latent attention over a paged cache: o and lse, forward"
     positional = ("q", "cache", "block_table", "cache_seqlens")
     keywords = ("d_v", "softmax_scale", "causal", "sink")
@@ -113,6 +116,9 @@ class MlaDecodeOperator(SoftmaxOperator):
         return MlaDecodeProblem.model_validate(
             {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
         )
+
+    def copies(self) -> Iterable[ManyCopies]:
+        return of_decode()
 
     def other_keys(self, problem: MlaDecodeProblem) -> Mapping[str, dict[str, Any]]:
         others = permuted(problem.k_lengths)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, final
 
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.conventions import GRADIENT
+from kdaverify.operators.attention.copies import of_dense
 from kdaverify.operators.attention.laws import DENSE_LAWS
 from kdaverify.operators.attention.laws.dense import SPARE
 from kdaverify.operators.attention.panel import dense_problems, random_dense
@@ -49,6 +51,7 @@ class AttentionOperator(SoftmaxOperator):
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
     special_sizes = DENSE
+    has_sources = has_copies = True
     about = "softmax attention, also packed or with a sink: o and lse, forward and backward"
     positional = ("q", "k", "v")
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
@@ -156,6 +159,12 @@ class AttentionOperator(SoftmaxOperator):
         """
         if rule.keys and rule.channel is None and problem.packed:
             return {"batch": self.sized(rule, problem.dtype, seed=problem.seed)}
+        if rule.sets and problem.sink is None:
+            # of more than a tile of queries
+            sizes: dict[str, Any] = {"s_q": 66, "s_k": 5, "B": 1, "causal": False, "sink": "level"}
+            if problem.packed:
+                sizes |= {"q_lengths": (66,), "k_lengths": (5,)}
+            return {"sink": problem.replace(**sizes)}
         if rule.channel == "buffers" and rule.packed and not problem.packed:
             masks = {"pack": True, "pack-all-keys": False}
             return {name: problem.replace(**LONELY, causal=own) for name, own in masks.items()}
@@ -174,6 +183,20 @@ class AttentionOperator(SoftmaxOperator):
             for what, other in permuted(own).items()
         }
         return {**lengths, **mask}
+
+    def inputs_alike(self, problem: AttentionProblem) -> Iterable[Mapping[str, Any]]:
+        """k and v of a latent cache; q and k of as many heads and rows."""
+        yield {"d_v": problem.d_k}
+        alike = {"s_q": problem.s_k, "h_kv": problem.H}
+        yield {**alike, "q_lengths": problem.k_lengths} if problem.packed else alike
+
+    def expanded_axes(self) -> Iterable[tuple[str, int, tuple[str, ...]]]:
+        yield "head", 2, ("k", "v")
+        yield "entry", 0, ("k", "v")
+        yield "entry", 0, ("q",)
+
+    def copies(self) -> Iterable[ManyCopies]:
+        return of_dense()
 
     def unused_rows(self, call: AttentionCall) -> Mapping[str, tuple[int, int]]:
         rows, keys = (sum(getattr(at, of) for at in call.requests) for of in ("s_q", "s_k"))

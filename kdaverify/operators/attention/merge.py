@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, final
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
@@ -21,6 +22,7 @@ from kdaverify.operators.attention.conventions import (
     declared_lse,
     misdeclared_lse,
 )
+from kdaverify.operators.attention.copies import of_merges
 from kdaverify.operators.attention.laws import MERGE_LAWS
 from kdaverify.operators.attention.panel import merge_problems, random_merges
 from kdaverify.operators.attention.problem import MergeProblem
@@ -47,6 +49,7 @@ class MergeOperator(TolerancesOperator):
 
     name, signature, call, problem = "merge_state", SIGNATURE, MergeCall, MergeProblem
     special_sizes = MERGES
+    has_copies = True
     about = "the merge of two partial attentions by their lse: o and lse, forward"
     positional = ("o_a", "lse_a", "o_b", "lse_b")
     keywords = ()
@@ -95,6 +98,9 @@ class MergeOperator(TolerancesOperator):
         return MergeProblem.model_validate(
             {"dtype": dtype, "seed": seed, "parts": "empty", **SIZES[rule.size]}
         )
+
+    def copies(self) -> Iterable[ManyCopies]:
+        return of_merges()
 
     def other_keys(self, problem: MergeProblem) -> Mapping[str, dict[str, Any]]:
         return {

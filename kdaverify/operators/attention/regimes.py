@@ -31,6 +31,7 @@ Logits = Literal[
     "twins",
     "plateau",
     "lowest",
+    "fine",
 ]
 Values = Literal["normal", "ones", "onehot", "cancelling", "large", "tiny", "beside"]
 TILE: Final = 64
@@ -44,6 +45,9 @@ fit fp16."""
 DEPTH: Final = 16.5
 """Of a plateau, for one head: thresholds that kernels skip blocks below are at 10 to 16, of which
 2,000 keys together have a weight of 2e-4, and of 5 % at 10.7."""
+FINE: Final = 13
+"""Binary digits that q is smaller by and k larger: a scale that is multiplied into q makes
+subnormals of fp16 of it, a power of two too."""
 STEEPEST: Final = 600.0
 """Logits of a ramp stay within it: fp16 has to hold the factors."""
 
@@ -87,12 +91,14 @@ class LogitRegime:
         spread: their standard deviation at the default scale, beside the pattern.
         pattern: of the keys' numbers, in float64.
         heads: the multiple of the pattern that the first and the last head have.
+        digits: binary ones that q is smaller by and k larger.
     """
 
     about: str
     spread: float = 1.0
     pattern: Callable[[Tensor], Tensor] = _nothing
     heads: tuple[float, float] = (1.0, 1.0)
+    digits: int = 0
 
 
 REGIMES: Final[Mapping[str, LogitRegime]] = {
@@ -124,12 +130,14 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
     "lowest": LogitRegime(
         "all logits near -64,000", 1.0, lambda keys: torch.full_like(keys, LOWEST)
     ),
+    "fine": LogitRegime("small q and large k", digits=FINE),
 }
 
 
 def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """q [s_q, H, d_k] and k [s_k, h_kv, d_k] of normal numbers, made to have such logits."""
     regime, (q, k) = REGIMES[logits], (q * REGIMES[logits].spread, k.clone())
+    q, k = q * 2.0**-regime.digits, k * 2.0**regime.digits
     if logits == "equal":
         k[:] = k[:1]
     pattern = regime.pattern(torch.arange(len(k), dtype=torch.float64))

@@ -1,0 +1,156 @@
+"""Many copies of a small problem in one call: each has what the small problem has by itself.
+
+Work spaces, grids and indices have limits (1,024 programs, 8,192 elements a block, ids of 16 bits)
+that products of sizes pass, not sizes. Exact values of a call of that size take minutes; those of
+the small problem are known once. Its entries differ, and their number is odd, so that an index that
+is cut to some bits is that of another entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.outcome import Outcome
+from oracles.signature import Role, TensorCall
+
+
+@dataclass(frozen=True)
+class ManyCopies:
+    """A small problem, and how copies of it are put together.
+
+    Args:
+        said: what there are many of, in words.
+        base: fields of the small problem, beside those of a problem of rules.
+        sizes: fields of the whole, from a small problem.
+        axes: of inputs, outputs and gradients that the copies follow each other on; others are all
+            of one copy.
+        count: how many.
+        packed: whether the small problem is a pack; where a function takes none it is another.
+        joined: (small call, call of the copies) -> the call with whatever is not on those axes.
+    """
+
+    said: str
+    base: Mapping[str, Any]
+    sizes: Callable[[Any, int], Mapping[str, Any]]
+    axes: Mapping[str, int]
+    count: int
+    packed: bool = False
+    joined: Callable[[Any, Any], Any] = field(default=lambda _, whole: whole)
+
+    def whole(self, call: TensorCall) -> Any:
+        """The call of all copies."""
+        own: Any = call
+        made = {name: self.repeated(name, x) for name, x in call.tensors().items()}
+        made |= {name: _after(x, self.count) for name, x in _offsets(call).items()}
+        return self.joined(call, replace(own, **made))
+
+    def repeated(self, name: str, tensor: Tensor) -> Tensor:
+        if name not in self.axes:
+            return tensor
+        return torch.cat([tensor] * self.count, self.axes[name])
+
+    def split(self, name: str, tensor: Tensor) -> Tensor:
+        """[count, ...] What each copy has of an output or a gradient."""
+        axis = self.axes[name]
+        return tensor.unflatten(axis, (self.count, -1)).movedim(axis, 0)
+
+
+def _offsets(call: TensorCall) -> Mapping[str, Tensor]:
+    return call.signature.tensors(call, Role.OFFSETS)
+
+
+def _after(offsets: Tensor, count: int) -> Tensor:
+    lengths = offsets.diff().repeat(count)
+    return torch.cat((offsets[:1], lengths.cumsum(0))).to(offsets.dtype)
+
+
+def _copies(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
+    found, reasons = list[Outcome](), list[str]()
+    for one in case.adapter.operator.copies():
+        try:
+            small = replace(case, problem=case.beside(**one.base))
+        except Unreachable as reason:
+            reasons.append(str(reason))
+            continue
+        if small.problem.packed != one.packed:
+            reasons.append(f"{one.said}: it takes no {'packs' if one.packed else 'batches'}")
+            continue
+        whole = small.problem.replace(**one.sizes(small.problem, one.count))
+        reason = case.adapter.supports(whole)
+        if reason:
+            reasons.append(reason)
+            continue
+        outcomes = _of_copies(small, one, backward=backward)
+        if any(outcome.status.rejects for outcome in outcomes):
+            return [replace(x, message=f"{x.message}, of {one.said}") for x in outcomes]
+        found += outcomes
+    if not found:
+        raise Unreachable("; ".join(dict.fromkeys(reasons)) or "no copies of it are one call")
+    return found
+
+
+def _of_copies(small: CallRuleCase, one: ManyCopies, *, backward: bool) -> list[Outcome]:
+    call, judge = small.direction(backward=backward)
+    plain, whole = call(), one.whole(small.inputs)
+    alone = judge(plain)
+    if any(outcome.status.rejects for outcome in alone):
+        return alone
+    if backward:
+        given = {name: one.repeated(name, dy) for name, dy in small.loss_on(whole.device).items()}
+        found = small.back(small.loss_of(given), whole)
+    else:
+        found = small.run(whole)
+    parts = {name: one.split(name, x) for name, x in found.items() if name in one.axes}
+    worst = _worst(plain, parts)
+    beside = {name: x for name, x in plain.items() if name in parts}
+    copy = {name: part[worst].contiguous() for name, part in parts.items()}
+    return same_or_right(beside, copy, judge, f"in copy {worst} of {one.count}, of {one.said}")
+
+
+def _worst(plain: Tensors, parts: Tensors) -> int:
+    """The copy that differs most from the call of the small problem."""
+    far = list[Tensor]()
+    for name, part in parts.items():
+        own = plain[name].double()
+        gap = (part.double() - own).flatten(1)
+        gap = torch.where(part.double().flatten(1) == own.flatten(), 0.0, gap.abs())
+        size = own[torch.isfinite(own)].abs()
+        largest = float(size.max()) if size.numel() else 0.0
+        far.append((gap / (largest or 1.0)).nan_to_num(torch.inf, torch.inf).amax(1))
+    return int(torch.stack(far).amax(0).argmax())
+
+
+_EXPOSES: Final = (
+    "limits of grids, work spaces and indices that products of sizes pass: 1,024 programs, 8,192"
+    " elements, 8 or 16 bits"
+)
+RULES: Final = (
+    CallRule(
+        "many-copies",
+        "many copies of a small problem in one call have what it has by itself",
+        _EXPOSES,
+        _copies,
+        copies=True,
+        spare=False,
+        costly=True,
+    ),
+    CallRule(
+        "many-copies-backward",
+        "the same of all gradients",
+        _EXPOSES,
+        partial(_copies, backward=True),
+        copies=True,
+        spare=False,
+        backward=True,
+        costly=True,
+    ),
+)
