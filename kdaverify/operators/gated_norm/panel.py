@@ -24,6 +24,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "groups-512": {"T": 5, "V": 512},
     "groups-1024": {"B": 2, "T": 5, "V": 1024, "rank": 2},
     "groups-2048": {"T": 1, "V": 2048, "rank": 2},
+    "past-8192-columns": {"T": 2, "V": 8200},
     "batch-of-one-token": {"B": 2, "T": 1, "H": 2, "V": 129, "rank": 2, **SMALL_SIGMOID},
     "one-token-of-a-model": {"B": 2, "T": 1, "V": 128, "rank": 3, **SMALL_SIGMOID},
     "two-axes": {"T": 65, "V": 32, "rank": 2},
@@ -51,7 +52,6 @@ Widths of models, 256 to 2,048, are norms in groups of 128 to a kernel that was 
 and heads."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "many-rows": {"T": 4099, "V": 64},
-    "very-wide": {"T": 5, "V": 4097},
 }
 
 

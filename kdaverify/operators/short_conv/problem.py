@@ -20,9 +20,9 @@ UNREAD: Final = 1024.0
 that."""
 FLAT: Final = -1.2784645
 """Where the slope of SiLU is 0."""
-DEEP: Final = (-110.0, -95.0, -88.0, -60.0, -30.0, -16.0, -5.5, 20.0, 95.0)
-"""Pre-activations where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, and on the
-positive side."""
+DEEP: Final = (-110.0, -95.0, -88.0, -60.0, -30.0, -16.0, -5.5, 13.5, 20.0, 95.0)
+"""Pre-activations where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away or is 1e-6, and
+on the positive side."""
 Drawn = tuple[Tensor, Tensor, Tensor]
 """Values in float64: of x and states [rows, D], of the weight [D, W] and of the bias [D]."""
 
