@@ -91,8 +91,8 @@ def _scattered(count: int) -> Tensor:
 NUMBERINGS: Final[dict[str, Callable[[int], Tensor]]] = {
     "under falling segment ids": lambda count: torch.arange(count - 1, -1, -1, dtype=torch.int32),
     "under scattered segment ids that agree in their last byte": _scattered,
-    "under segment ids past 2^24, which fp32 does not distinguish": lambda count: (
-        2**24 + torch.arange(count, dtype=torch.int32)
+    "under segment ids past 2^26, which fp32 does not distinguish": lambda count: (
+        2**26 + torch.arange(count, dtype=torch.int32)
     ),
 }
 

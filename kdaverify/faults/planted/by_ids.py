@@ -112,6 +112,7 @@ BROKEN_BY_IDS: dict[str, dict[str, Callable[[], Adapter]]] = {
         ),
         "ids are cut to a byte": lambda: by_ids(lambda ids: changes(ids.to(torch.int8))),
         "ids are clamped to a table of 64": lambda: by_ids(lambda ids: changes(ids.clamp(max=63))),
+        "ids are compared in fp32": lambda: by_ids(lambda ids: changes(ids.float())),
     },
     "padding-by-ids": {
         "as many tokens as are no padding are read": lambda: by_ids(
