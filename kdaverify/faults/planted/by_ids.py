@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -17,14 +18,22 @@ SHORT: Final = 32
 """Tokens of sequences whose channels are summed from the first on."""
 
 
+def _whatever_the_ids(x: Inputs, _: Tensor) -> Outputs:
+    return right(x)
+
+
 def by_ids(
-    starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tensor] | None = None
+    starts: Callable[[Tensor], Tensor],
+    *,
+    drops: Callable[[Tensor], Tensor] | None = None,
+    computes: Callable[[Inputs, Tensor], Outputs] = _whatever_the_ids,
 ) -> Adapter:
     """A kernel of packs by their ids.
 
     Args:
         starts: ids [T] -> whether a sequence begins at every token but the first.
         drops: ids [T] -> the tokens but the first whose values it leaves out.
+        computes: what it returns of a pack with offsets, and ids [T].
     """
 
     @kernel(
@@ -50,7 +59,8 @@ def by_ids(
         edges = [0, *(starts(ids).nonzero().flatten() + 1).tolist(), len(ids)]
         if drops is not None:
             v = torch.cat((v[:, :1], v[:, 1:].masked_fill(drops(ids)[:, None, None], 0)), dim=1)
-        return right(Inputs(q, k, v, g, beta, scale, None, torch.tensor(edges, dtype=torch.int32)))
+        offsets = torch.tensor(edges, dtype=torch.int32)
+        return computes(Inputs(q, k, v, g, beta, scale, None, offsets), ids)
 
     return call
 
@@ -63,43 +73,31 @@ def _rises_or_ends(ids: Tensor) -> Tensor:
     return (ids[1:] > ids[:-1]) | (changes(ids) & (ids[1:] < 0))
 
 
+def _counts(ids: Tensor) -> Tensor:
+    """How often every id occurs, in the order of the ids; a table of all up to 2^26 has 512 MiB."""
+    return ids.unique(return_counts=True)[1]
+
+
 def _sorted_counts(ids: Tensor) -> Tensor:
     """Boundaries from how often every id occurs, in the order of the ids, padding last."""
-    counts = torch.bincount(torch.where(ids < 0, ids.max() + 1, ids).long())
+    counts = _counts(torch.where(ids < 0, ids.max() + 1, ids))
     found = torch.zeros(len(ids), dtype=torch.bool)
-    found[counts[counts > 0].cumsum(0)[:-1]] = True
+    found[counts.cumsum(0)[:-1]] = True
     return found[1:]
+
+
+def _by_longest(x: Inputs, ids: Tensor) -> Outputs:
+    if int(_counts(ids[ids >= 0]).max()) <= SHORT:
+        return right(x)
+    o, final = right(replace(x, q=x.q.flip(-1), k=x.k.flip(-1), g=x.g.flip(-1)))
+    return o, final.flip(-2)
 
 
 def summed_by_longest() -> Adapter:
     """Sums over key channels are made in an order that the longest sequence decides, as of matrices
     that are padded to it.
     """
-
-    @kernel(name="by-longest", contract="chunk64-fp32", packing="segment_ids", dtypes=("fp32",))
-    def call(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        g: Tensor,
-        beta: Tensor,
-        *,
-        scale: float,
-        initial_state: Tensor,
-        segment_ids: Tensor | None,
-    ) -> Outputs:
-        if segment_ids is None:
-            return right(Inputs(q, k, v, g, beta, scale, initial_state))
-        ids = segment_ids[0]
-        edges = [0, *(changes(ids).nonzero().flatten() + 1).tolist(), len(ids)]
-        offsets = torch.tensor(edges, dtype=torch.int32)
-        if int(torch.bincount(ids[ids >= 0]).max()) <= SHORT:
-            return right(Inputs(q, k, v, g, beta, scale, None, offsets))
-        q, k, g = (x.flip(-1) for x in (q, k, g))
-        o, final = right(Inputs(q, k, v, g, beta, scale, None, offsets))
-        return o, final.flip(-2)
-
-    return call
+    return by_ids(changes, computes=_by_longest)
 
 
 RIGHT_BY_IDS = by_ids(changes)
