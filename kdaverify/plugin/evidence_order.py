@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -47,11 +47,18 @@ def _place(item: pytest.Item, turns: Mapping[str, int]) -> tuple[int, int, int, 
 
 
 def _tier(item: pytest.Item, name: str) -> Tier:
-    """Of the rule that a test is about, where it is about one; else of its property."""
+    """Of the rule that a test is about, where it is about one; of a telling problem; else of its
+    property.
+    """
     called = (parameters_of(item) or {}).get("called")
     if called is not None:
         return called.rule.tier
-    return PROPERTIES[name].tier if name in PROPERTIES else Tier.DERIVED
+    if name not in PROPERTIES:
+        return Tier.DERIVED
+    tier, problem = PROPERTIES[name].tier, _fixed_problem(item)
+    if tier == Tier.GRADIENTS and problem is not None and operator_of(problem).is_telling(problem):
+        return Tier.PLAIN
+    return tier
 
 
 def _turns(items: Iterable[pytest.Item]) -> dict[str, int]:
@@ -74,9 +81,12 @@ def _cost(item: pytest.Item, name: str) -> float:
     What comes last is run the other way round: a long test at the very end leaves all other
     processes without work.
     """
-    chosen = ((parameters_of(item) or {}).get(fixture) for fixture in FIXED)
-    problem = next(
-        (getattr(value, "problem", value) for value in chosen if value is not None), None
-    )
+    problem = _fixed_problem(item)
     cost = 0.0 if problem is None else operator_of(problem).cost(problem)
     return cost if name in PROPERTIES and PROPERTIES[name].plain else -cost
+
+
+def _fixed_problem(item: pytest.Item) -> Any:
+    """The problem of a test that does not generate its own, else None."""
+    chosen = ((parameters_of(item) or {}).get(fixture) for fixture in FIXED)
+    return next((getattr(value, "problem", value) for value in chosen if value is not None), None)

@@ -56,6 +56,21 @@ def test_rules_of_calls_precede_gradients_and_those_of_a_backward_follow_them(
     assert runs == ["probes", "calls", "resume", "gradients", "calls", "state"]
 
 
+def test_gradients_in_which_gates_of_every_kind_meet_precede_the_rules(
+    suite: Suite, run: Pytest
+) -> None:
+    suite(
+        calls="def test_it(judge, called): report(judge)",
+        gradients="def test_it(judge, named_backward): report(judge)",
+        probes=PLAIN,
+    )
+    lines = [line for line in run("--collect-only", "-q").stdout.lines if "::" in line]
+    first = next(place for place, line in enumerate(lines) if "calls" in line)
+    before = [line.partition("[port-")[2] for line in lines[1:first]]
+    assert before == ["fp32-mixed-gates]", "bf16-mixed-gates]"]
+    assert not [line for line in lines[first:] if "mixed-gates" in line]
+
+
 def test_rules_at_real_sizes_come_last() -> None:
     from kdaverify.checks.calls.rules import RULES
 
