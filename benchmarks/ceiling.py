@@ -31,9 +31,10 @@ from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem
-from oracles.cache import cache_in, default_folder
+from oracles.cache import cache_in
 from oracles.certified import certify
 from oracles.enclosure import CertifiedOutputs
+from oracles.file_cache import default_folder
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 

@@ -81,7 +81,7 @@ class Operator(abc.ABC):
         """Seconds, about, that judging a problem takes on one core; 0 for a moment."""
         return 0.0
 
-    def is_telling(self, problem: Any) -> bool:
+    def is_early(self, problem: Any) -> bool:
         """Whether the gradients of a problem show most faults of a backward by themselves: they are
         tested with the plain calls.
         """

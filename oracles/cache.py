@@ -1,15 +1,12 @@
-"""Certified answers on disk: a look-up costs a millisecond; damaged files are refused."""
+"""Certified answers on disk, found by call, options and source."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -21,36 +18,20 @@ import torch
 from torch import Tensor
 
 from oracles.enclosure import CertifiedOutputs, Enclosure
+from oracles.file_cache import FileCache, default_folder
 from oracles.gradients import GradientAnswer, Gradients, Terms
 from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS, OUTPUTS
 
-SUFFIX = ".answer"
-LIMIT_BYTES = 2 * 2**30
 TERMS = "terms of "
 PARTS = ("high", "low", "radius", "zero")
-DIGEST_BYTES = hashlib.sha256().digest_size
 
 Kept = CertifiedOutputs | GradientAnswer
 K = TypeVar("K", CertifiedOutputs, GradientAnswer)
 
 
-class AnswerCache:
-    """A folder of answers, safe under several processes.
-
-    Files appear whole (written aside, then renamed) and carry a digest of their key and content. A
-    folder that cannot be written holds nothing and fails nothing. Past `limit` bytes the files
-    unused for longest go.
-
-    Args:
-        folder: made on the first `put`.
-        limit: bytes kept, within a sixteenth.
-    """
-
-    def __init__(self, folder: Path | str, *, limit: int = LIMIT_BYTES) -> None:
-        self.folder = Path(folder)
-        self.limit = limit
-        self._unchecked = limit  # bytes written since the folder was last measured
+class AnswerCache(FileCache):
+    """Certified answers in such a folder."""
 
     def get(self, key: str) -> Kept | None:
         """The answer put under `key`; None where there is none, or the file is damaged."""
@@ -60,64 +41,6 @@ class AnswerCache:
     def put(self, key: str, answer: Kept) -> None:
         """Keep the answer; one already there is replaced."""
         self.write(key, _pack(answer))
-
-    def read(self, key: str) -> bytes | None:
-        """The bytes written under `key`; None where there are none, or the file is damaged."""
-        path = self._path(key)
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        digest, payload = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
-        if digest != _digest(key, payload):
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        return payload
-
-    def write(self, key: str, payload: bytes) -> None:
-        """Keep bytes; those already there are replaced."""
-        with suppress(OSError):
-            self._make_folder()
-            self._write(self._path(key), _digest(key, payload) + payload)
-            self._unchecked += len(payload)
-            if self._unchecked > self.limit // 16:
-                self._evict()
-
-    def _make_folder(self) -> None:
-        """A new folder is ignored by git: one inside a checkout was committed once, 190 MB."""
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
-
-    def _path(self, key: str) -> Path:
-        return self.folder / (key + SUFFIX)
-
-    def _write(self, path: Path, content: bytes) -> None:
-        handle, name = tempfile.mkstemp(prefix=".part-", suffix=SUFFIX, dir=self.folder)
-        aside = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-
-    def _evict(self) -> None:
-        self._unchecked = 0
-        files: list[tuple[float, int, Path]] = []
-        # Parts left behind by a process that died end in the suffix too; nobody else's files do.
-        for path in self.folder.glob("*" + SUFFIX):
-            with suppress(OSError):
-                status = path.stat()
-                files.append((status.st_mtime, status.st_size, path))
-        excess = sum(size for _, size, _ in files) - self.limit
-        for _, size, path in sorted(files):
-            if excess <= 0:
-                return
-            with suppress(OSError):
-                path.unlink()
-            excess -= size
 
 
 def cached(
@@ -154,13 +77,6 @@ def cached(
 def cache_in(folder: Path) -> AnswerCache:
     """A folder's cache, one a process: it counts what it wrote since measuring the folder."""
     return AnswerCache(folder)
-
-
-def default_folder() -> Path:
-    """$KDAVERIFY_CACHE, else kdaverify in $XDG_CACHE_HOME or ~/.cache."""
-    if chosen := os.environ.get("KDAVERIFY_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "kdaverify"
 
 
 def answer_key(
@@ -242,10 +158,6 @@ def _is_text(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     )
-
-
-def _digest(key: str, payload: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + payload).digest()
 
 
 def _pack(answer: Kept) -> bytes:

@@ -15,10 +15,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from oracles.cache import cache_in, default_folder
+from oracles.cache import cache_in
 from oracles.certified import certify
 from oracles.chunk import COMPENSATED, chunk
 from oracles.enclosure import Enclosure
+from oracles.file_cache import default_folder
 from oracles.inputs import Inputs
 from oracles.tensors import TOKENS
 from oracles.waypoints import WINDOW, Reached, walk

@@ -21,9 +21,10 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.standard import Reference, ToleranceContext, made_once, sharpened
 from kdaverify.problems.cost import adjoint_seconds
 from oracles.adjoint_error import enclosed_gradients
-from oracles.cache import cache_in, default_folder
+from oracles.cache import cache_in
 from oracles.certified import UncertifiedError, adjoint_bits, certify_gradients
 from oracles.enclosure import Enclosure
+from oracles.file_cache import default_folder
 from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import SIGNATURE

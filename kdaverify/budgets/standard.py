@@ -19,9 +19,10 @@ from kdaverify.budgets.ensemble import ContractOverflow, Emulation
 from kdaverify.budgets.ensemble_cache import EnsembleCache, Errors
 from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import FORMATS, Format
-from oracles.cache import cache_in, default_folder
+from oracles.cache import cache_in
 from oracles.certified import certify
 from oracles.enclosure import CertifiedOutputs, Enclosure
+from oracles.file_cache import default_folder
 from oracles.gradients import GradientAnswer
 from oracles.inputs import Inputs
 from oracles.row_norm import GIVEN

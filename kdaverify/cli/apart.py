@@ -16,6 +16,7 @@ from kdaverify.cli.complaint import Complaint, complain
 from kdaverify.cli.request import Request
 from kdaverify.plugin.crashes import Crash, CrashFiles
 from kdaverify.verdicts.record import RecordError, cut_back, lines_there
+from oracles.file_cache import default_folder
 
 SESSION: Final = ("-m", "kdaverify.cli.run")
 """What Python runs for a session."""
@@ -83,7 +84,7 @@ class _SessionProcess:
     def run(self, request: Request) -> int:
         """The exit code, negative for a signal."""
         assert request.crash_folder is not None
-        environment = environment_of_session(request.crash_folder)
+        environment = environment_of_session()
         command = [sys.executable, *SESSION, request.model_dump_json()]
         with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as session:
             signal.signal(signal.SIGTERM, self._ending(session))
@@ -102,21 +103,17 @@ class _SessionProcess:
         return end
 
 
-def environment_of_session(folder: Path) -> dict[str, str]:
-    """The environment of its processes.
-
-    Args:
-        folder: for the files of this session.
-    """
+def environment_of_session() -> dict[str, str]:
+    """The environment of its processes."""
     own = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     # Hypothesis imports trio wherever that is installed, 0.3 s of every process.
     own["HYPOTHESIS_NO_PLUGINS"] = "1"
     if _stays_uncompiled("torch"):
         # Each process would compile torch for itself: 19.1 s of CPU time until two workers had
-        # judged the conventions, 14.8 s where they share the folder. Where torch is compiled, that
-        # takes 8.9 s, and a folder of its own would add 6 s.
+        # judged the conventions, 14.8 s where they share the folder, 8.9 s where it is there
+        # already: it stays for the next session.
         own.pop("PYTHONDONTWRITEBYTECODE", None)
-        own["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+        own["PYTHONPYCACHEPREFIX"] = str(default_folder() / "bytecode")
     return own
 
 

@@ -47,7 +47,7 @@ def _place(item: pytest.Item, turns: Mapping[str, int]) -> tuple[int, int, int, 
 
 
 def _tier(item: pytest.Item, name: str) -> Tier:
-    """Of the rule that a test is about, where it is about one; of a telling problem; else of its
+    """Of the rule that a test is about, where it is about one; of an early problem; else of its
     property.
     """
     called = (parameters_of(item) or {}).get("called")
@@ -56,7 +56,7 @@ def _tier(item: pytest.Item, name: str) -> Tier:
     if name not in PROPERTIES:
         return Tier.DERIVED
     tier, problem = PROPERTIES[name].tier, _fixed_problem(item)
-    if tier == Tier.GRADIENTS and problem is not None and operator_of(problem).is_telling(problem):
+    if tier == Tier.GRADIENTS and problem is not None and operator_of(problem).is_early(problem):
         return Tier.PLAIN
     return tier
 

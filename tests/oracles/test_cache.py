@@ -15,8 +15,9 @@ from torch import Tensor
 
 from oracles import cache as module
 from oracles import certified
-from oracles.cache import SUFFIX, AnswerCache, Kept, answer_key, cache_in, cached, default_folder
+from oracles.cache import AnswerCache, Kept, answer_key, cache_in, cached
 from oracles.enclosure import CertifiedOutputs
+from oracles.file_cache import SUFFIX, default_folder
 from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
 from oracles.tensors import FLOATING

@@ -234,7 +234,7 @@ class KdaOperator(CallOperator):
     def cost(self, problem: Problem) -> float:
         return cost(problem)
 
-    def is_telling(self, problem: Problem) -> bool:
+    def is_early(self, problem: Problem) -> bool:
         # Gates of 0, of -1e4 and resets in one chunk: a backward that is wrong for one kind alone
         # was shown after 22 s, behind the rules of calls and the gradients of 20 mild problems.
         return problem.gate == "mixed"
