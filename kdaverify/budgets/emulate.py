@@ -41,7 +41,8 @@ LOG2_E = 1.4426950408889634
 class Emulator:
     """One conforming kernel: a contract with the freedoms it leaves open decided one way.
 
-    `lean`: units by which its 1 / sqrt is too large, where it normalises q and k itself.
+    `lean`: units by which its 1 / sqrt is too large, where it normalises q and k itself; by twice
+    as many its sigmoids are.
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
     carried one as it is returned.
     `narrow_start`: an initial state is brought to the carried format as it is read.

@@ -120,7 +120,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = tuple(scalar_decay.members_of_one_gate(members))
     if contract.makes_softplus:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
-    if contract.qk != GIVEN:
+    if contract.qk != GIVEN or contract.beta == "logit":
         members = (*members, *_leaning(members[0]))
     if contract.transition == "formed":
         members = (*members, *_mapping(members[:2], contract))
@@ -134,9 +134,11 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
 
 
 def _leaning(plain: Emulator) -> Iterator[Emulator]:
-    """Kernels whose rows are all too long, or too short, by an approximate 1 / sqrt."""
-    for name, lean in (("long", APPROXIMATE), ("short", -APPROXIMATE)):
-        yield replace(plain, name=f"normalised rows {name} by a bit", lean=lean)
+    """Kernels whose functions of inputs are approximate: all rows too long, and all sigmoids too
+    large, or too short and too small.
+    """
+    for name, lean in (("large", APPROXIMATE), ("small", -APPROXIMATE)):
+        yield replace(plain, name=f"functions of inputs too {name} by a bit", lean=lean)
 
 
 def _mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
