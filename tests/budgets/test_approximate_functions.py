@@ -14,6 +14,7 @@ from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import standard
 from kdaverify.problems import Problem
+from kdaverify.problems.axes import Dtype
 from oracles.codecs import BETAS
 from oracles.recurrence import recurrence
 
@@ -21,7 +22,7 @@ CONTRACT = replace(contract_from_name("recurrent-fp32"), beta="logit")
 SEEDS = range(12)
 
 
-def ratio(dtype: str, seed: int, error: float) -> float:
+def ratio(dtype: Dtype, seed: int, error: float) -> float:
     """How far S_T of one token and head fills its tolerance, where the sigmoid of a float32 kernel
     errs by so much.
     """
@@ -41,10 +42,10 @@ def ratio(dtype: str, seed: int, error: float) -> float:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("error", [3.3 * 2**-24, -3.3 * 2**-24])
-def test_an_approximate_sigmoid_is_within(dtype: str, error: float) -> None:
+def test_an_approximate_sigmoid_is_within(dtype: Dtype, error: float) -> None:
     assert max(ratio(dtype, seed, error) for seed in SEEDS) <= 1
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_one_of_eighteen_bits_is_not(dtype: str) -> None:
+def test_one_of_eighteen_bits_is_not(dtype: Dtype) -> None:
     assert min(ratio(dtype, seed, 2**-18) for seed in SEEDS) > 1

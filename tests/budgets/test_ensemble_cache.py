@@ -26,7 +26,7 @@ from kdaverify.budgets.statistics import ErrorStatistics
 from kdaverify.checks.forward import forward
 from kdaverify.operators.kda import operator
 from kdaverify.problems import Problem, cotangents
-from oracles.cache import SUFFIX
+from oracles.file_cache import SUFFIX
 
 PROBLEM = Problem(
     B=1,
