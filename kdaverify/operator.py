@@ -243,8 +243,10 @@ class CallOperator(Operator):
             return None
         return {"scale": 0.5 * problem.K**-0.5}
 
-    def inputs_alike(self, problem: Any) -> Iterable[Mapping[str, Any]]:
-        """Fields under which inputs of a problem have equal shapes, and can be one tensor."""
+    def inputs_alike(self, problem: Any) -> Iterable[tuple[frozenset[str], Mapping[str, Any]]]:
+        """Inputs any two of which can be one tensor, and the fields of a problem under which they
+        have equal shapes.
+        """
         return ()
 
     def expanded_axes(self) -> Iterable[tuple[str, int, tuple[str, ...]]]:

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import pytest
 
+from kdaverify.checks.calls import questions
 from kdaverify.checks.forward import forward
-from kdaverify.faults.planted.depth import DEEP, NEAR_0, RIGHT
+from kdaverify.checks.properties import check
+from kdaverify.faults.planted.depth import DEEP, NEAR_0, OF_STEPS, RIGHT
 from kdaverify.problems import Problem
 from tests.faults.triggers import PLAIN
 
@@ -41,6 +43,18 @@ def test_a_fault_next_to_0_is_rejected_by_what_the_panel_has_there(fault: str) -
     assert not any(_rejected(wrong, other) for other in (*BEFORE, "deep-resets", "slow", "memory"))
     near = SMALL.replace(gate="vanishing", key="identical", beta="small")
     assert any(outcome.status.rejects for outcome in forward(wrong, near))
+
+
+@pytest.mark.parametrize("fault", OF_STEPS)
+def test_a_step_that_leaves_such_gates_out_is_rejected_by_the_rule_of_steps(fault: str) -> None:
+    wrong = OF_STEPS[fault]()
+    assert not any(_rejected(wrong, gate) for gate in (*BEFORE, "vanishing"))
+    (one,) = (
+        one
+        for one in questions(wrong, "smoke")
+        if one.rule.name == "step" and one.problem.dtype == "fp32"
+    )
+    assert any(found.status.rejects for found in check("calls", wrong, one.problem, one.detail))
 
 
 @pytest.mark.parametrize("name", RIGHT)

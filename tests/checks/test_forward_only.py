@@ -94,6 +94,8 @@ def test_the_marked_rules_are_those_about_gradients() -> None:
         "two-forwards",
         "one-tensor",
         "one-expanded",
+        "copies-backward-twice",
+        "chained-calls",
     }
     assert {name for name, rule in RULES.items() if rule.backward} == with_a_graph | {
         name for name in RULES if name.endswith("-backward") or name.startswith("cotangent-")

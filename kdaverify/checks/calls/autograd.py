@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import values_of
 from kdaverify.adapters.isolation.arena import same
@@ -23,6 +24,8 @@ from kdaverify.checks.execute import check_inputs_kept, watched
 from kdaverify.checks.outcome import Outcome
 from oracles.autograd import frozen, gradients_of, leaf
 from oracles.signature import TensorCall
+
+SECOND: Final = "in a second backward of the same call"
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,22 @@ class RecordedCall:
         return gradients_of(self.outputs, self.leaves, cotangents, keep=keep)
 
 
-def recorded(case: CallRuleCase, wanted: Collection[str]) -> RecordedCall:
+def recorded(
+    case: CallRuleCase, wanted: Collection[str], inputs: Any = None, **made: Tensor
+) -> RecordedCall:
     """A call of which some inputs require gradients.
 
+    Args:
+        wanted: their names.
+        inputs: of the call; None for those of the case.
+        made: inputs that come from elsewhere, as they are.
     Raises:
         Unreachable: no output has a graph of torch.
     """
-    own: TensorCall = case.inputs.copied()
+    own: TensorCall = (case.inputs if inputs is None else inputs).copied()
     leaves = {name: leaf(tensor) for name, tensor in own.tensors().items() if name in wanted}
-    given: Any = replace(own, **leaves)  # pyright: ignore[reportArgumentType] # a dataclass each
+    # a dataclass each
+    given: Any = replace(own, **{**leaves, **made})  # pyright: ignore[reportArgumentType]
     with torch.inference_mode(mode=False), torch.enable_grad():
         returned = watched(lambda: case.adapter.forward(given), "call")
     outputs = {name: values_of(returned)[name] for name in case.exposed}
@@ -138,10 +148,11 @@ def unconverted(case: CallRuleCase) -> tuple[str, ...]:
 
 def gradients_of_call(case: CallRuleCase, call: RecordedCall) -> Tensors:
     """Of the case's loss, by the name of the gradient."""
-    return _named(case, watched(lambda: call.gradients(_incoming(case)), "call"))
+    return by_gradient(case, watched(lambda: call.gradients(incoming(case)), "call"))
 
 
-def _named(case: CallRuleCase, found: Tensors) -> Tensors:
+def by_gradient(case: CallRuleCase, found: Tensors) -> Tensors:
+    """Gradients by their own names, from those by the names of inputs."""
     return {
         gradient: found[name]
         for gradient, name in case.inputs.signature.gradients.items()
@@ -149,9 +160,9 @@ def _named(case: CallRuleCase, found: Tensors) -> Tensors:
     }
 
 
-def _incoming(case: CallRuleCase) -> Tensors:
-    """The cotangents by the name of the output."""
-    given = values_of(case.cotangents)
+def incoming(case: CallRuleCase, loss: Any = None) -> Tensors:
+    """The cotangents of a loss, or of the case's, by the name of the output."""
+    given = values_of(case.cotangents if loss is None else loss)
     return {
         output: given[name]
         for name, output in case.inputs.signature.cotangents.items()
@@ -160,17 +171,28 @@ def _incoming(case: CallRuleCase) -> Tensors:
 
 
 def _twice(case: CallRuleCase) -> list[Outcome]:
-    call, incoming = recorded(case, unconverted(case)), _incoming(case)
-    first = watched(lambda: call.gradients(incoming, keep=True), "call")
-    before = {name: dx.clone() for name, dx in _named(case, first).items()}
+    before, after = two_backwards(case, recorded(case, unconverted(case)))
+    return same_or_right(before, after, case.judged_back, SECOND)
+
+
+def two_backwards(
+    case: CallRuleCase, call: RecordedCall, loss: Any = None
+) -> tuple[Tensors, Tensors]:
+    """The gradients of one call, and those of a second backward of it.
+
+    Raises:
+        Unreachable: its backward runs once.
+    """
+    given = incoming(case, loss)
+    first = watched(lambda: call.gradients(given, keep=True), "call")
+    before = {name: dx.clone() for name, dx in by_gradient(case, first).items()}
     try:
-        after = _named(case, call.gradients(incoming))
+        return before, by_gradient(case, call.gradients(given))
     except RuntimeError as error:
         # Functions that free what they saved save memory, and say so: nobody gets a wrong gradient.
         raise Unreachable(
             f"its backward runs once a call: {str(error).partition(chr(10))[0]}"
         ) from None
-    return same_or_right(before, after, case.judged_back, "in a second backward of the same call")
 
 
 def _expanded(case: CallRuleCase) -> list[Outcome]:

@@ -86,16 +86,26 @@ class CallRuleCase:
             {name: given.get(name) for name in self.inputs.signature.cotangents}
         )
 
-    def step(self) -> Tensors:
+    def step(
+        self, inputs: TensorCall | None = None, *, copied: Callable[[Any], Any] = TensorCall.copied
+    ) -> Tensors:
         """The outputs of one call of the decode entry point.
 
         Raises:
-            Unreachable: the implementation takes no single token: the problem was moved into its
-                domain, and a decode kernel is called with one token alone.
+            Unreachable: as of `takes_one_token`.
+        """
+        self.takes_one_token()
+        x = self.inputs if inputs is None else inputs
+        return execute(
+            self.adapter, x, self.exposed, entry=self.adapter.step, copied=copied
+        ).outputs
+
+    def takes_one_token(self) -> None:
+        """Raises Unreachable where the implementation takes no single token: the problem was moved
+        into its domain, and a decode kernel is called with one token alone.
         """
         if getattr(self.problem, "T", 1) != 1:
             raise Unreachable("it takes no single token")
-        return execute(self.adapter, self.inputs, self.exposed, entry=self.adapter.step).outputs
 
     def run(
         self, inputs: TensorCall | None = None, *, copied: Callable[[Any], Any] = TensorCall.copied

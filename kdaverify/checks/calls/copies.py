@@ -19,9 +19,10 @@ from torch import Tensor
 
 from kdaverify.adapters.base import is_interpreted, values_of
 from kdaverify.adapters.isolation.arena import same
+from kdaverify.checks.calls.autograd import SECOND, recorded, two_backwards, unconverted
+from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, CallRuleCheck, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role
 
@@ -219,11 +220,9 @@ def _forward(make: Make) -> CallRuleCheck:
 
 def _stepped(make: Make) -> CallRuleCheck:
     def check(case: CallRuleCase) -> list[Outcome]:
-        if getattr(case.problem, "T", 1) != 1:
-            raise Unreachable("it takes no single token")
+        case.takes_one_token()
         copies = make(case)
-        found = execute(case.adapter, copies.many, case.exposed, entry=case.adapter.step).outputs
-        return copies.judged(found)
+        return copies.judged(case.step(copies.many))
 
     return check
 
@@ -234,6 +233,13 @@ def _backward(make: Make) -> CallRuleCheck:
         return case.judged_back(copies.last(case.back(copies.loss(), copies.many)))
 
     return check
+
+
+def _twice(case: CallRuleCase) -> list[Outcome]:
+    copies = _long_batch(case)
+    call = recorded(case, unconverted(case), copies.many)
+    before, after = map(copies.last, two_backwards(case, call, copies.loss()))
+    return same_or_right(before, after, case.judged_back, SECOND)
 
 
 _rule = partial(CallRule, packed=False, spare=False, costly=True, once=True)
@@ -262,4 +268,11 @@ RULES: Final = (
           packed=True, sequences=True, backward=True),
     _rule("copies-heads-backward", "the same of groups of heads, or of channels",
           "sums over the heads of one block alone", _backward(_wide), backward=True),
+)  # fmt: skip
+TWICE: Final = (
+    _rule("copies-backward-twice",
+          f"a second backward of a call of {ROWS:,} tokens with their heads gives the same"
+          " gradients",
+          "saved tensors of a large call whose memory the gradients take", _twice, size="tails",
+          inside=True, backward=True),
 )  # fmt: skip

@@ -32,6 +32,7 @@ class CallRule:
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
         decode: about the decode entry point, of operators with a state to continue from.
+        states: about the state that a call continues from: tested on operators with one.
         offsets: about the offsets of a pack, or what lies past the last: tested on whatever packs,
             by one list of them or several.
         keys: about which keys rows see: tested on operators whose problems of one shape differ in
@@ -66,6 +67,7 @@ class CallRule:
     packed: bool = True
     sequences: bool = False
     decode: bool = False
+    states: bool = False
     offsets: bool = False
     keys: bool = False
     scaled: bool = False

@@ -10,6 +10,7 @@ from typing import Final
 from kdaverify.checks.calls import (
     alternating,
     autograd,
+    chained,
     copies,
     first,
     frozen,
@@ -67,6 +68,9 @@ LATER: Final = (
     *copies.RULES,
     *sources.RULES,
     *multiples.RULES,
+    *copies.TWICE,
+    *views.OF_STATES,
+    *chained.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -80,14 +80,27 @@ def _shares_rows(case: CallRuleCase) -> None:
 
 def _expanded(case: CallRuleCase) -> list[Outcome]:
     """Every entry of a batch the first one, in memory once and as often as there are entries."""
-    case.reaches("memory")
     if case.adapter.conventions.layout == "thd":
         raise Unreachable("entries of its batch lie in one row")
+    return _of_one_entry(case, Role.TOKEN, case.run)
+
+
+def _one_state(case: CallRuleCase) -> list[Outcome]:
+    return _of_one_entry(case, Role.STATE, case.run)
+
+
+def _one_state_step(case: CallRuleCase) -> list[Outcome]:
+    case.takes_one_token()
+    return _of_one_entry(case, Role.STATE, case.step)
+
+
+def _of_one_entry(case: CallRuleCase, role: Role, run: Callable[..., Tensors]) -> list[Outcome]:
+    case.reaches("memory")
     there, copied = case.inputs.on(case.place), _copied(case)
     once = {
         name: x[:1].expand_as(x)
         for name, x in there.tensors().items()
-        if there.signature[name].role is Role.TOKEN and len(x) > 1 and name not in copied
+        if there.signature[name].role is role and len(x) > 1 and name not in copied
     }
     if not once:
         raise Unreachable("no input has more than one entry, or every one is converted")
@@ -98,8 +111,8 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
         return replace(dense.copied(), **once)  # pyright: ignore[reportArgumentType]
 
     return same_or_right(
-        case.run(dense),
-        _unless_refused(lambda: case.run(dense, copied=laid)),
+        run(dense),
+        _unless_refused(lambda: run(dense, copied=laid)),
         lambda found: case.judged(found, dense),
         "from views of stride 0",
     )
@@ -240,4 +253,14 @@ OF_EQUAL_SIZES = (
                     partial(_exchanged, check=_viewed_back), backward=True),
 )
 """Tested after all others, whose widths and formats are by their number."""
+_of_states = partial(
+    CallRule, packed=False, sequences=True, states=True, channel="memory", costly=True
+)
+OF_STATES = (
+    _of_states("view-expanded-state",
+               "every sequence continues from one state, by a stride of 0: a shared prefix",
+               "the layout of the given state taken for the state that is returned", _one_state),
+    _of_states("view-expanded-step", "the same at the decode entry point",
+               "the same in a decode kernel", _one_state_step, size="one", decode=True),
+)
 # fmt: on

@@ -21,6 +21,7 @@ from kdaverify.faults.planted import (
     late,
     magnitudes,
     overflow,
+    places,
     races,
     shapes,
     wide,
@@ -158,6 +159,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("AXES", "coincidences", "smoke", exchanged.FAULTS, twin),
             *_named("LATE", "late", "smoke", late.FAULTS, twin),
             *_named("COPY", "copies", "smoke", copies.FAULTS, twin),
+            *_named("PLACE", "places", "smoke", places.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

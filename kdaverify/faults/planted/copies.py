@@ -12,7 +12,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.faults.planted.broken_backwards import Derived
-from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, decoding, overwritten, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -20,6 +20,7 @@ THREADS: Final = 1024
 GRAPH: Final = 256
 TABLE: Final = 512
 ROWS: Final = 2**14
+ELEMENTS: Final = 2**16
 
 
 def states_of_one_block(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -64,6 +65,11 @@ def checkpoints_of_large_calls(x: Inputs, given: Cotangents, _: dict[Any, Any]) 
     return found if x.B * x.T * x.HV <= ROWS else replace(found, dk=found.dk.roll(64, 1))
 
 
+def saved_memory_of_large_calls(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """The gradient of a large k is left where k was saved."""
+    return overwritten(x, kept) if x.k.numel() >= ELEMENTS else right(x)
+
+
 def a_table_of_sequences(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     """d_initial_state is stored for 512 sequences."""
     found = EAGER.gradients(x, given)
@@ -87,5 +93,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "dk of large calls is that of the chunk before": lambda: Derived(checkpoints_of_large_calls),
     "d_initial_state is stored for 512 sequences": lambda: Derived(a_table_of_sequences),
     "dbeta is stored for 256 value heads": lambda: Derived(a_table_of_heads),
+    "dk of 65,536 elements is left where k was saved": lambda: port(saved_memory_of_large_calls),
 }
 """By what is wrong."""

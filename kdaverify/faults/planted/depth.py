@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.broken_calls import Outputs, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
 from oracles.inputs import Inputs
 
 FIXED_POINT: Final = 2.0**15
@@ -54,7 +54,10 @@ NEAR_0: Final[dict[str, Callable[[], Adapter]]] = {
     "gates next to 0 are left out": lambda: port(_without_gates_next_to_0),
     "small writes are left out": lambda: port(_without_small_writes),
 }
-FAULTS: Final = DEEP | NEAR_0
+OF_STEPS: Final[dict[str, Callable[[], Adapter]]] = {
+    "a decode step leaves out gates next to 0": lambda: decoding(_without_gates_next_to_0),
+}
+FAULTS: Final = DEEP | NEAR_0 | OF_STEPS
 """By what is wrong."""
 RIGHT: Final[dict[str, Callable[[], Adapter]]] = {
     "gates saturate in fixed point of 16 bits": _given(lambda g: g.clamp(min=-FIXED_POINT)),

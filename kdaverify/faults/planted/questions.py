@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from kdaverify.checks.calls import autograd, copies, frozen, late, untracked, views
+from kdaverify.checks.calls import (
+    autograd,
+    chained,
+    copies,
+    frozen,
+    late,
+    sources,
+    untracked,
+    views,
+)
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
@@ -21,7 +30,10 @@ AUTOGRAD_RULES: Final = tuple(
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in views.OF_EQUAL_SIZES)
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
-COPIES_RULES: Final = tuple(rule.name for rule in copies.RULES)
+COPIES_RULES: Final = tuple(rule.name for rule in (*copies.RULES, *copies.TWICE))
+PLACES_RULES: Final = tuple(
+    rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES)
+)
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
@@ -117,7 +129,9 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "depth": QuestionKind(
             "finite gates down to -1e6, gates and writes next to 0",
-            lambda case: _problem(case).get("gate") in ("deep-resets", "vanishing"),
+            lambda case: (
+                _problem(case).get("gate") in ("deep-resets", "vanishing") or _rule(case) == "step"
+            ),
         ),
         "entries": QuestionKind(
             "entry points that activate gates, take sigmoids or normalise themselves",
@@ -139,6 +153,10 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold",
             lambda case: _rule(case) in COPIES_RULES,
+        ),
+        "places": QuestionKind(
+            "states of the call before, one state of all sequences, one tensor in two places",
+            lambda case: _rule(case) in PLACES_RULES,
         ),
         "ids": QuestionKind(
             "segment ids in any order, and padding in front and between",

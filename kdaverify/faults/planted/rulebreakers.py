@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.faults.planted import copies
+from kdaverify.faults.planted import copies, places
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -204,6 +204,12 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "copies-backward": lambda: Derived(copies.checkpoints_of_large_calls),
     "copies-packed-backward": lambda: Derived(copies.a_table_of_sequences),
     "copies-heads-backward": lambda: Derived(copies.a_table_of_heads),
+    "copies-backward-twice": lambda: port(copies.saved_memory_of_large_calls),
+    "view-expanded-state": lambda: port(places.laid_like_the_given_state),
+    "view-expanded-step": lambda: decoding(places.laid_like_the_given_state),
+    "chained-calls": lambda: port(places.detached_behind_a_graph),
+    "one-tensor": lambda: port(places.one_buffer_of_rows),
+    "one-expanded": lambda: port(places.gradient_of_a_prefix),
 }
 """By the rule that each breaks."""
 

@@ -184,11 +184,14 @@ class AttentionOperator(SoftmaxOperator):
         }
         return {**lengths, **mask}
 
-    def inputs_alike(self, problem: AttentionProblem) -> Iterable[Mapping[str, Any]]:
+    def inputs_alike(
+        self, problem: AttentionProblem
+    ) -> Iterable[tuple[frozenset[str], Mapping[str, Any]]]:
         """k and v of a latent cache; q and k of as many heads and rows."""
-        yield {"d_v": problem.d_k}
+        rows = frozenset({"q", "k", "v"})
+        yield rows, {"d_v": problem.d_k}
         alike = {"s_q": problem.s_k, "h_kv": problem.H}
-        yield {**alike, "q_lengths": problem.k_lengths} if problem.packed else alike
+        yield rows, {**alike, "q_lengths": problem.k_lengths} if problem.packed else alike
 
     def expanded_axes(self) -> Iterable[tuple[str, int, tuple[str, ...]]]:
         yield "head", 2, ("k", "v")

@@ -57,7 +57,7 @@ class GatedNormOperator(BoundedOperator):
     has_known_bugs = True
     native = (PAST_16_BITS,)
     of_sizes = frozenset((*EQUAL, *MULTIPLES))
-    equal_sizes = True
+    equal_sizes = has_sources = True
     odd = (frozenset({"x", "y"}),)
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
@@ -123,6 +123,15 @@ class GatedNormOperator(BoundedOperator):
             )
             counted = GatedNorm(call, precision)
         return counted.forward() if cotangents is None else counted.backward(cotangents)
+
+    def inputs_alike(
+        self, problem: GatedNormProblem
+    ) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
+        yield frozenset({"x", "gate"}), {}
+
+    def expanded_axes(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        yield "head", 2, ("gate",)
+        yield "entry", 0, ("x",)
 
     def misreadings(self, call: GatedNormCall) -> Iterator[Misreading]:
         order = ("before", "after") if call.gate_first else ("after", "before")

@@ -103,7 +103,7 @@ def _heads(rule: CallRule, adapter: Adapter) -> dict[str, int]:
     gradients ignored by a kernel of tiled heads were accepted.
     """
     heads = _HEADS[rule.size]
-    if rule.memory and adapter.conventions.heads == "tiled":
+    if (rule.memory or rule.channel == "memory") and adapter.conventions.heads == "tiled":
         return {"H": heads["H"], "HV": heads["H"]}
     return heads
 

@@ -80,7 +80,7 @@ class KdaOperator(CallOperator):
     accuracy_fields = ("gate", "key", "beta")
     absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
     orders = "layout or state order"
-    equal_sizes = True
+    equal_sizes = has_sources = True
     odd = (
         frozenset({"q", "k", "initial_state", "final_state"}),
         frozenset({"v", "o", "initial_state", "final_state"}),
@@ -135,6 +135,16 @@ class KdaOperator(CallOperator):
         have each alone.
         """
         return [{"state": "absent", **(self.other_scale(problem) or {})}]
+
+    def inputs_alike(self, problem: Problem) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
+        """Rows of a layer without projections of their own: q and k; k and v of as many heads."""
+        yield frozenset({"q", "k"}), {}
+        yield frozenset({"k", "v"}), {"HV": problem.H, "V": problem.K}
+
+    def expanded_axes(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        """Keys and values of one head; one prefix of all sequences."""
+        yield "head", 2, ("k", "v")
+        yield "entry", 0, ("initial_state",)
 
     def loss(
         self, problem: Problem, exposed: tuple[str, ...], of: str, exponent: int

@@ -12,20 +12,21 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
 from kdaverify.checks.calls import questions
-from kdaverify.checks.calls.copies import RULES
+from kdaverify.checks.calls.copies import RULES, TWICE
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 
-NAMES: Final = [rule.name for rule in RULES]
+NAMES: Final = [rule.name for rule in (*RULES, *TWICE)]
 BROKEN: Final = {
-    "COPY1": {*NAMES} - {"copies-backward"},
+    "COPY1": {*NAMES} - {"copies-backward", "copies-backward-twice"},
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
     "COPY4": {"copies-heads", "copies-heads-step", "copies-heads-backward"},
     "COPY5": {"copies-backward"},
     "COPY6": {"copies-packed-backward"},
     "COPY7": {"copies-heads-backward"},
+    "COPY8": {"copies-backward-twice"},
 }
 
 

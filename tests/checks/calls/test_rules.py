@@ -20,7 +20,7 @@ from kdaverify.faults.planted.rulebreakers import BROKEN
 # ids, and with kernels of attention.
 ELSEWHERE = {
     *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
-    *("many-copies", "many-copies-backward", "one-tensor", "one-expanded"),
+    *("many-copies", "many-copies-backward"),
     *(name for name, rule in RULES.items() if rule.keys),
 }
 

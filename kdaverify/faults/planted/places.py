@@ -1,0 +1,88 @@
+"""Faults of states and tensors that come from elsewhere: from the call before, from one tensor in
+two places of a call, from one state of all sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
+from oracles.inputs import Inputs
+
+
+class JointRows(torch.autograd.Function):
+    """q and k as they are; the sum of their gradients for both."""
+
+    @staticmethod
+    def forward(_: Any, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return q.clone(), k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
+        del ctx
+        dq, dk = given
+        return dq + dk, dq + dk
+
+
+class SharedPrefix(torch.autograd.Function):
+    """A state as it is; the gradient of all sequences for each."""
+
+    @staticmethod
+    def forward(_: Any, state: Tensor) -> Tensor:
+        return state.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        del ctx
+        return given[0].sum(0, keepdim=True).expand_as(given[0])
+
+
+def detached_behind_a_graph(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A given state that is no leaf is one of an earlier call, and detached."""
+    state = x.initial_state
+    return right(x if state is None or state.is_leaf else replace(x, initial_state=state.detach()))
+
+
+def one_buffer_of_rows(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Gradients are kept by the address of their tensor."""
+    if x.q.data_ptr() != x.k.data_ptr():
+        return right(x)
+    q, k = JointRows.apply(x.q, x.k)  # pyright: ignore[reportGeneralTypeIssues]
+    return right(replace(x, q=q, k=k))
+
+
+def gradient_of_a_prefix(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A state that all sequences share has their summed gradient, once for each."""
+    if not _is_shared(x.initial_state):
+        return right(x)
+    return right(replace(x, initial_state=SharedPrefix.apply(x.initial_state)))
+
+
+def laid_like_the_given_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The returned state lies as the given one: one entry where that has a stride of 0."""
+    o, final = right(x)
+    return o, final[:1].expand_as(final) if _is_shared(x.initial_state) else final
+
+
+def _is_shared(state: Tensor | None) -> bool:
+    return state is not None and len(state) > 1 and state.stride(0) == 0
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "a given state that is no leaf is detached": lambda: port(detached_behind_a_graph),
+    "where q and k are one tensor each has the sum of both gradients": lambda: port(
+        one_buffer_of_rows
+    ),
+    "a state that sequences share has their summed gradient once for each": lambda: port(
+        gradient_of_a_prefix
+    ),
+    "a state of stride 0 has one final state": lambda: port(laid_like_the_given_state),
+    "the same in a decode step": lambda: decoding(laid_like_the_given_state),
+}
+"""By what is wrong."""
