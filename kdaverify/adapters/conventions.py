@@ -24,7 +24,7 @@ from oracles.gate_activation import (
     gate_codec,
 )
 from oracles.inputs import Inputs
-from oracles.row_norm import EPSILON, GIVEN, RowNorm
+from oracles.row_norm import EPSILON, GIVEN, POWERS, RowNorm
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 CONVERTED: Final = ("q", "k", "g", "beta")
@@ -94,6 +94,8 @@ class Conventions:
         qk: given; l2norm, where the kernel normalises the rows of q and k itself (see `RowNorm`);
             l2norm-stored, where it stores them in their own format before it goes on.
         norm_eps: epsilon of that.
+        row_powers: what rows that it normalises are multiplied by: see `RowNorm`; no kernel
+            declares it.
     Raises:
         ConventionError: a value that does not exist, thd without cu_seqlens, an activation of no
             gate, or q that is multiplied before it is normalised.
@@ -113,6 +115,7 @@ class Conventions:
     lower_bound: float = LOWER_BOUND
     qk: str = GIVEN
     norm_eps: float = EPSILON
+    row_powers: tuple[int, ...] = POWERS
 
     def __post_init__(self) -> None:
         check_conventions(self)
@@ -120,7 +123,9 @@ class Conventions:
     @property
     def norm(self) -> RowNorm | None:
         """The normalisation of q and k in the kernel, if there is one."""
-        return None if self.qk == GIVEN else RowNorm(self.norm_eps, self.qk == "l2norm-stored")
+        if self.qk == GIVEN:
+            return None
+        return RowNorm(self.norm_eps, self.qk == "l2norm-stored", self.row_powers)
 
     @property
     def rows_form(self) -> str:

@@ -228,9 +228,12 @@ class KernelAdapter(Adapter):
         declaration = self.declaration.model_copy(update=asdict(conventions))
         try:
             _check_signature(self.name, conventions, self._entries[0])
-            return KernelAdapter(declaration, self._contracts, self._entries, self._own)
+            other = KernelAdapter(declaration, self._contracts, self._entries, self._own)
         except AdapterError:
             return None
+        # also what no kernel declares, such as how long the rows are that it normalises
+        other.conventions = conventions
+        return other
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **self._framework.environment(), **self._own.environment()}

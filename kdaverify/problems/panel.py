@@ -105,6 +105,10 @@ _SMOKE = (
            lengths=(20, 0, 45), padding=17, H=1, HV=2, K=16, V=16),
     _named("beyond-fp16", "values and outputs of a million, which bf16 and fp32 hold (O6)",
            dtypes=_WIDE_RANGE, T=70, H=1, K=16, V=16, gate="mild", value="beyond-fp16"),
+    _named("state-beyond-fp16",
+           "states of 65,536 and more beside inputs of fp16, whose outputs fit (O6, S12)",
+           dtypes=("fp16",), T=70, H=1, HV=1, K=16, V=8, gate="slow", key="tiny",
+           state="beyond-fp16"),
     _named("two-key-tiles",
            "the widest keys that kernels take, and values past 128: a second tile of both (A4, "
            "A10)",

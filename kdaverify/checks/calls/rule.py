@@ -32,6 +32,7 @@ class CallRule:
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
         decode: about the decode entry point, of operators with a state to continue from.
+        normalised: about rows that the kernel normalises: tested on those that declare to.
         states: about the state that a call continues from: tested on operators with one.
         offsets: about the offsets of a pack, or what lies past the last: tested on whatever packs,
             by one list of them or several.
@@ -68,6 +69,7 @@ class CallRule:
     sequences: bool = False
     decode: bool = False
     states: bool = False
+    normalised: bool = False
     offsets: bool = False
     keys: bool = False
     scaled: bool = False

@@ -18,6 +18,7 @@ from kdaverify.checks.calls import (
     keys,
     late,
     lifetimes,
+    long_rows,
     multiples,
     packs,
     repeated,
@@ -71,6 +72,7 @@ LATER: Final = (
     *copies.TWICE,
     *views.OF_STATES,
     *chained.RULES,
+    *long_rows.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -139,9 +139,13 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_shaped("COMB", "combinations", shapes.FAULTS),
             *_shaped("WIDE", "widths", wide.FAULTS),
             *_shaped("MAG", "magnitudes", magnitudes.FAULTS),
+            *_named(
+                "RANGE", "magnitudes", "smoke", magnitudes.STATES, lambda _: magnitudes.OfStates()
+            ),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
             *_named("HEAD", "memory", "smoke", head_gates.OF_MEMORY, head_gates.twin),
             *_named("FUSE", "memory", "smoke", fused_padding.FAULTS, fused_padding.twin),
+            *_named("ROWS", "entries", "smoke", fused_padding.OF_ROWS, fused_padding.twin),
             *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
             *_named(
                 "PROC",

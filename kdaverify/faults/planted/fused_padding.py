@@ -18,17 +18,24 @@ from torch.nn.functional import softplus
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults.planted.broken_calls import Outputs, right
+from kdaverify.faults.planted.magnitudes import LARGEST
 from oracles.inputs import Inputs
 from oracles.row_norm import EPSILON
 
 ACTIVATED: Final = ("q", "k", "g", "beta")
 
 
-def fused(late: Collection[str] = ()) -> Adapter:
+def unit_rows(x: Tensor) -> Tensor:
+    """Math: x / sqrt(|x|^2 + eps)."""
+    return x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
+
+
+def fused(late: Collection[str] = (), norm: Callable[[Tensor], Tensor] = unit_rows) -> Adapter:
     """A kernel of raw inputs.
 
     Args:
         late: the inputs whose padding is masked after their activation, not before it.
+        norm: of rows of q and k.
     """
 
     @kernel(
@@ -55,8 +62,8 @@ def fused(late: Collection[str] = ()) -> Adapter:
     ) -> Outputs:
         amplitude = A_log.exp()[:, None]
         maps: dict[str, Callable[[Tensor], Tensor]] = {
-            "q": _unit_rows,
-            "k": _unit_rows,
+            "q": norm,
+            "k": norm,
             "g": lambda x: -amplitude * softplus(x + dt_bias, threshold=30.0),
             "beta": torch.sigmoid,
         }
@@ -81,8 +88,8 @@ def _of_sequences(
     return activate(x.masked_fill(behind, 0.0)).masked_fill(behind, 0.0)
 
 
-def _unit_rows(x: Tensor) -> Tensor:
-    return x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
+def _within_fp16(x: Tensor) -> Tensor:
+    return x / ((x.square().sum(-1, keepdim=True) + EPSILON).clamp(max=LARGEST)).sqrt()
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
@@ -91,6 +98,10 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "padding is masked behind the norm of q and k": partial(fused, ("q", "k")),
 }
 """By what is wrong."""
+OF_ROWS: Final[dict[str, Callable[[], Adapter]]] = {
+    "sums of squares of rows stop at 65504": partial(fused, norm=_within_fp16),
+}
+"""Of rows that are longer than 256."""
 
 
 def twin(_: Adapter) -> Adapter:

@@ -9,10 +9,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.eager import Eager
 from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput
+from oracles.inputs import Inputs
 
+StateChange = Callable[[Tensor], Tensor]
 LARGEST: Final = 65504.0
 """The largest finite number of fp16."""
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """The change that is none."""
+    return x
 
 
 def _saturated(x: Tensor) -> Tensor:
@@ -33,6 +42,20 @@ def _everywhere(output: ShapeOutput) -> ShapeFault:
     return ShapeFault("smoke", lambda x: not x.backward, output=output)
 
 
+class OfStates(Eager):
+    """A kernel of fp16 whose states are fp32, with its initial or its final state changed."""
+
+    def __init__(self, initial: StateChange = unchanged, final: StateChange = unchanged) -> None:
+        super().__init__("of-states", {"fp16": "recurrent-fp32"})
+        self._initial, self._final = initial, final
+
+    def forward(self, inputs: Inputs) -> Output:
+        state = inputs.initial_state
+        given = inputs if state is None else replace(inputs, initial_state=self._initial(state))
+        found = super().forward(given)
+        return replace(found, final_state=self._final(found.final_state))
+
+
 FAULTS: Final = {
     "o stops at 65504": _everywhere(_written("o", _saturated)),
     "o is infinite past 65504": _everywhere(_written("o", _infinite)),
@@ -40,3 +63,9 @@ FAULTS: Final = {
     "v stops at 65504": _everywhere(lambda x, _: RIGHT.forward(replace(x, v=_saturated(x.v)))),
 }
 """By trigger."""
+STATES: Final[dict[str, Callable[[], Adapter]]] = {
+    "an initial state stops at 65504 beside fp16": lambda: OfStates(_saturated),
+    "a final state stops at 65504 beside fp16": lambda: OfStates(final=_saturated),
+    "a final state is infinite past 65504 beside fp16": lambda: OfStates(final=_infinite),
+}
+"""By what is wrong."""

@@ -14,6 +14,7 @@ from kdaverify.checks.calls import (
     copies,
     frozen,
     late,
+    long_rows,
     sources,
     untracked,
     views,
@@ -34,6 +35,7 @@ COPIES_RULES: Final = tuple(rule.name for rule in (*copies.RULES, *copies.TWICE)
 PLACES_RULES: Final = tuple(
     rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES)
 )
+ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
@@ -110,8 +112,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "keys and values past 128 columns", lambda case: past_one_tile(case[0].problem)
         ),
         "magnitudes": QuestionKind(
-            "values beyond the range of fp16",
-            lambda case: _problem(case).get("value") == "beyond-fp16",
+            "values and states beyond the range of fp16",
+            lambda case: "beyond-fp16" in (_problem(case).get(x) for x in ("value", "state")),
         ),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
@@ -135,7 +137,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "entries": QuestionKind(
             "entry points that activate gates, take sigmoids or normalise themselves",
-            lambda case: case[0].property == "options",
+            lambda case: case[0].property == "options" or _rule(case) in ROWS_RULES,
         ),
         "autograd": QuestionKind(
             "calls that a training step or a server makes: recorded or not, with any inputs"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
+BEYOND_FP16: Final = "beyond-fp16"
 _USUAL: Final = ("bf16", "fp32")
 
 
@@ -30,10 +31,20 @@ def _named(adapter: Adapter, profile: str) -> Choices:
             problem = fitted(adapter, entry.problem)
             if entry.once and not _has_sizes(problem, entry.problem):
                 continue
+            if problem.state == BEYOND_FP16 and stores_states_in_fp16(adapter, dtype):
+                continue
             elsewhere = entry.once and (once.index(entry.name) - turn) % len(adapter.dtypes)
             if not (profile == "smoke" and elsewhere):
                 found.append((f"{dtype}-{entry.name}", problem))
     return found
+
+
+def stores_states_in_fp16(adapter: Adapter, dtype: str) -> bool:
+    """Whether the contract permits infinite states past 65,504."""
+    from kdaverify.budgets.formats import FORMATS
+
+    contract, io = adapter.contract(dtype), FORMATS[dtype]
+    return any(contract.storage(tensor, io).name == "fp16" for tensor in ("S", "h"))
 
 
 def _has_sizes(problem: Problem, wanted: Problem) -> bool:

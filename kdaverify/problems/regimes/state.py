@@ -31,6 +31,11 @@ def _large(d: Draw) -> Array | None:
     return 2.0**8 * _normal(d)
 
 
+def _beyond_fp16(d: Draw) -> Array | None:
+    # States are fp32 beside inputs of fp16, too: up to 65,504 reaches no further than a sigma here.
+    return 2.0**16 * _normal(d)
+
+
 def _asymmetric(d: Draw) -> Array | None:
     # A ramp over all entries, up to 4: any two differ, so no transposition, shift or swap of heads
     # can hide.
@@ -74,6 +79,8 @@ STATES = table(
            _random, weight=2),
     Regime("large", "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)",
            _large),
+    Regime("beyond-fp16", "states of fp32 that pass through fp16, or are clamped to it (O6, S12)",
+           _beyond_fp16, weight=0),
     Regime("asymmetric", "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)",
            _asymmetric, weight=2),
     Regime("nine-bits", "states that need one bit more than bf16 has (H11, H12, S12)", _nine_bits,
