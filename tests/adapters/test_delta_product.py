@@ -171,6 +171,27 @@ def test_a_wrong_one_fails(product: Product, gates: str) -> None:
     assert any(one.status is Status.FAIL for one in found)
 
 
+STILL: Final = {
+    "batch": BATCH.replace(gate="half-zero"),
+    "no gate at all": BATCH.replace(gate="zero"),
+    "pack": PACK.replace(gate="half-zero"),
+    "tokens past the last offset": PACK.replace(gate="zero", T=25),
+}
+"""Problems of tokens that do not decay: several are one token of the product."""
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("name", STILL)
+def test_with_gates_of_0_several_steps_of_a_token_are_tested(name: str, steps: int) -> None:
+    right, wrong = (gated(Product(parallel=parallel), "head", steps) for parallel in (False, True))
+    problem = right.domain.fit(STILL[name])
+    assert {outcome.status for outcome in forward(right, problem)} == {Status.PASS}
+    assert any(outcome.status is Status.FAIL for outcome in forward(wrong, problem))
+    assert not any(outcome.status.rejects for outcome in judged(right, problem))
+    other = right.domain.fit(BATCH)
+    assert {outcome.status for outcome in forward(wrong, other)} == {Status.PASS}
+
+
 def without_gates(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     return q, k, v, beta
 
