@@ -152,7 +152,7 @@ class Back:
 def retreat(dS: Tensor, x: Tokens, token: Token, scale: float, arithmetic: Arithmetic) -> Back:
     """One token backwards. Math: section 5. Stores P, dp, dv, dbeta, dq_head, dk_head, dg, dS."""
     store, dot = arithmetic.store, arithmetic.dot
-    q, k, beta, (do,) = x.q, x.k, x.beta[..., None], x.others
+    q, k, beta, do = x.q, x.k, x.beta[..., None], x.others[0]
     P = store("P", dS + scale * q.transpose(-1, -2) * do)
     dp = store("dp", dot(k, P))
     dv = store("dv", beta * dp)

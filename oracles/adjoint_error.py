@@ -7,7 +7,9 @@ is bounded by norms of computed values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,17 +27,32 @@ from oracles.gradients import (
 )
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
-from oracles.running_error import EXP_UNITS, SAFETY, TINY, UNIT, enclose, exact, grow, local
+from oracles.running_error import (
+    EXP_UNITS,
+    SAFETY,
+    TINY,
+    UNIT,
+    enclose,
+    exact,
+    grow,
+    local,
+    over_value_heads,
+    sizes_of,
+    token_sizes,
+)
 from oracles.scan import Tensors, Tokens, there_and_back
 
 
 @dataclass(frozen=True)
 class ForwardTokenError:
-    """One token of the forward; bounds [n, HV] of S~'s and S's errors in the Frobenius norm."""
+    """One token of the forward; bounds [n, HV] of S~'s and S's errors in the Frobenius norm, and
+    the size of S~.
+    """
 
     token: Token
     decayed: Tensor
     after: Tensor
+    size: Tensor
 
 
 def enclosed_gradients(inputs: Inputs, cotangents: Cotangents) -> GradientAnswer:
@@ -83,26 +100,34 @@ def _walk(
     """
     do, dS = cotangents.of(inputs)
     nothing = do.new_zeros(inputs.N, inputs.HV)
+    q, k = (over_value_heads(inputs, vector_norm(x.double(), dim=-1)) for x in (inputs.q, inputs.k))
+    weight = inputs.beta.double() * k.square()
+    given = abs(inputs.factor) * (q * vector_norm(do, dim=-1))
+    own = torch.stack(((inputs.K + 10) * weight, 3 * given), dim=-1)
 
     def there(carry: Tensors, x: Tokens) -> tuple[Tensors, ForwardTokenError]:
         state, r = carry
-        passed = _errors_there(inputs, x, advance(state, x, NATIVE), r)
+        passed = _errors_there(x, advance(state, x, NATIVE), r)
         return (passed.token.after, torch.where(_real(x), passed.after, r)), passed
 
     def back(carry: Tensors, x: Tokens, passed: ForwardTokenError) -> tuple[Tensors, Tensors]:
         dS, r, size = carry
         found = retreat(dS, x, passed.token, inputs.factor, NATIVE)
-        R, b, before = _errors_back(inputs, x, found, r)
+        errors = _errors_back(x, found, r)
         terms, size = term_sizes(size, x, passed.token, found, NATIVE)
-        radii = _elements(inputs, x, passed, found, (R, b))
-        after = (found.before, torch.where(_real(x), before, r), size)
-        return after, (*found.gradients(), *radii, terms)
+        after = (found.before, torch.where(_real(x), errors.before, r), size)
+        return after, (*found.gradients(), terms, *_norms(passed, found, errors))
 
     start, end = (inputs.state.double(), nothing), (dS, nothing, dS.abs())
-    (dS, r, size), (*found, terms) = there_and_back(
-        inputs, start=start, there=there, end=end, back=back, others=(do,)
+    (dS, r, size), (*found, terms, sizes, rows, columns) = there_and_back(
+        inputs,
+        start=start,
+        there=there,
+        end=end,
+        back=back,
+        others=(do, own, token_sizes(inputs)),
     )
-    dq, dk, dv, dg, dbeta = found[5:]
+    dq, dk, dv, dg, dbeta = _elements(inputs, do, found, _Norms(sizes, rows, columns))
     radii = Gradients(
         over_key_heads(inputs, dq),
         over_key_heads(inputs, dk),
@@ -111,60 +136,75 @@ def _walk(
         dbeta,
         (r + TINY)[..., None, None].expand_as(dS),
     )
-    sizes = Terms(over_channels(inputs, terms), size)
-    return shared(inputs, found[:5], dS, NATIVE), sizes, radii
+    of_terms = Terms(over_channels(inputs, terms), size)
+    return shared(inputs, found, dS, NATIVE), of_terms, radii
 
 
-def _errors_there(inputs: Inputs, x: Tokens, token: Token, r: Tensor) -> ForwardTokenError:
+def _errors_there(x: Tokens, token: Token, r: Tensor) -> ForwardTokenError:
     """The token with bounds of the errors of S~ and S, from that of the state before it."""
-    alpha, k_norm = x.g.exp().squeeze(2), vector_norm(x.k, dim=-1)
-    decayed = SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
-    after = grow(r, alpha, x.beta, k_norm) + local(inputs.K, token.decayed, token.after, x, k_norm)
-    return ForwardTokenError(token, decayed, after)
+    sizes, size = sizes_of(x), _size(token.decayed)
+    decayed = SAFETY * (r * sizes.decay + (2 + EXP_UNITS) * UNIT * size) + TINY
+    after = grow(r, sizes) + local(sizes, token.decayed, token.after)
+    return ForwardTokenError(token, decayed, after, size)
 
 
-def _errors_back(
-    inputs: Inputs, x: Tokens, found: Back, r: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Bounds of the errors of P, P~ and of the gradient before the token, from that after it."""
-    weight = (x.beta * vector_norm(x.k, dim=-1).square()).squeeze(-1)
-    added = abs(inputs.factor) * (
-        vector_norm(x.q, dim=-1) * vector_norm(x.others[0], dim=-1)
-    ).squeeze(-1)
-    R = r + SAFETY * UNIT * (_size(found.P) + 3 * added) + TINY
-    own = (inputs.K + 10) * weight * _size(found.P) + 2 * _size(found.d_decayed)
-    b = R * (1 - weight).abs().clamp(min=1.0) * (1 + 64 * UNIT) + SAFETY * UNIT * own + TINY
+class BackwardTokenError(NamedTuple):
+    """Bounds of the errors of P, P~ and of the gradient before the token; the size of P."""
+
+    P: Tensor
+    d_decayed: Tensor
+    before: Tensor
+    size: Tensor
+
+
+def _errors_back(x: Tokens, found: Back, r: Tensor) -> BackwardTokenError:
+    """Those of a token, from the bound of the gradient after it."""
+    sizes, (weight, given) = sizes_of(x), x.others[1].squeeze(2).unbind(-1)
+    size = _size(found.P)
+    R = r + SAFETY * UNIT * (size + given) + TINY
+    own = weight * size + 2 * _size(found.d_decayed)
+    b = R * sizes.reflection * (1 + 64 * UNIT) + SAFETY * UNIT * own + TINY
     before = (
-        b * x.g.exp().squeeze(2).amax(-1) * (1 + 64 * UNIT)
+        b * sizes.decay * (1 + 64 * UNIT)
         + SAFETY * UNIT * (2 + EXP_UNITS) * _size(found.before)
         + TINY
     )
-    return R, b, before
+    return BackwardTokenError(R, b, before, size)
 
 
-def _elements(
-    inputs: Inputs, x: Tokens, passed: ForwardTokenError, found: Back, errors: Tensors
-) -> Tensors:
-    """Radii of dq, dk, dv, dg, dbeta of one token."""
-    token, V, group = passed.token, inputs.V, inputs.HV // inputs.H
-    r, a, R, b = (error[..., None, None] for error in (passed.after, passed.decayed, *errors))
-    S, decayed, P, d_decayed = (
-        vector_norm(m, dim=-1)[..., None, :]
-        for m in (token.after, token.decayed, found.P, found.d_decayed)
-    )
-    k, beta, u = _length(x.k), x.beta[..., None], _length(token.u)
-    p, residual = _length(found.dp), _length(token.residual)
-    columns = k * (R + (inputs.K + 4) * UNIT * vector_norm(found.P, dim=-2)[..., None, :])
-    e = k * (R + (inputs.K + 4) * UNIT * _size(found.P)[..., None, None])
-    f = (
-        k * (a + (inputs.K + 4) * UNIT * _size(token.decayed)[..., None, None])
-        + 2 * UNIT * residual
-    )
-    dq = (
-        abs(inputs.factor) * _length(x.others[0]) * (r + (V + 4) * UNIT * S)
-        + group * UNIT * found.dq.abs()
-    )
-    dv = beta * columns + 2 * UNIT * found.dv.abs()
+class _Norms(NamedTuple):
+    """What the radii of a token's gradients are made of, [n, HV, 1, ...].
+
+    `sizes` [9]: bounds of the errors of S, S~, P, P~; the sizes of S~, P, u, p and x. `rows` [4 K]:
+    those of the rows of S, S~, P, P~. `columns` [V]: those of the columns of P.
+    """
+
+    sizes: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+def _norms(passed: ForwardTokenError, found: Back, errors: BackwardTokenError) -> _Norms:
+    token = passed.token
+    lengths = (vector_norm(x, dim=(-2, -1)) for x in (token.u, found.dp, token.residual))
+    bounds = passed.after, passed.decayed, errors.P, errors.d_decayed
+    sizes = torch.stack((*bounds, passed.size, errors.size, *lengths), dim=-1)
+    states = torch.cat((token.after, token.decayed, found.P, found.d_decayed), dim=-2)
+    columns = vector_norm(found.P, dim=-2, keepdim=True)
+    return _Norms(sizes[..., None, :], vector_norm(states, dim=-1)[..., None, :], columns)
+
+
+def _elements(inputs: Inputs, do: Tensor, found: Sequence[Tensor], norms: _Norms) -> Tensors:
+    """Radii of dq, dk, dv, dg, dbeta of every token, from those gradients."""
+    V, group, beta = inputs.V, inputs.HV // inputs.H, inputs.beta.double()[..., None]
+    r, a, R, b, of_decayed, of_P, u, p, residual = norms.sizes.split(1, dim=-1)
+    S, decayed, P, d_decayed = norms.rows.split(inputs.K, dim=-1)
+    k = over_value_heads(inputs, _length(inputs.k.double()))
+    columns = k * (R + (inputs.K + 4) * UNIT * norms.columns)
+    e = k * (R + (inputs.K + 4) * UNIT * of_P)
+    f = k * (a + (inputs.K + 4) * UNIT * of_decayed) + 2 * UNIT * residual
+    dq = abs(inputs.factor) * _length(do) * (r + (V + 4) * UNIT * S) + group * UNIT * found[0].abs()
+    dv = beta * columns + 2 * UNIT * found[2].abs()
     dbeta = p * f + e * (residual + f) + (V + 2) * UNIT * p * residual
     written = R * u + (P + R) * (beta * f + 2 * UNIT * u)
     read = beta * (a * p + (decayed + a) * e)

@@ -7,6 +7,8 @@ model of float64 arithmetic from norms of computed values.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
@@ -40,22 +42,24 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
             exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact"
         )
     carry = (inputs.state.double(), inputs.g.new_zeros(inputs.N, inputs.HV, dtype=torch.float64))
-    K, factor = inputs.K, inputs.factor
+    factor = inputs.factor
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         before, r = carry
-        alpha, beta, k_norm = x.g.exp().squeeze(2), x.beta, vector_norm(x.k, dim=-1)
-        decayed = before * alpha[..., None]
-        u = beta[..., None] * (x.v - x.k @ decayed)
+        decayed = before * x.g.exp().transpose(-1, -2)
+        u = x.beta[..., None] * (x.v - x.k @ decayed)
         after = decayed + x.k.transpose(-1, -2) * u
-        r = grow(r, alpha, beta, k_norm) + local(K, decayed, after, x, k_norm)
-        o = factor * (x.q @ after)
-        q_norm = vector_norm(x.q, dim=-1)[..., None]
-        columns = vector_norm(after, dim=-2)[:, :, None]
-        spread = q_norm * r[..., None, None] + UNIT * (K + 4) * q_norm * columns
-        return (after, r), (o, SAFETY * abs(factor) * spread + TINY)
+        sizes = sizes_of(x)
+        r = grow(r, sizes) + local(sizes, decayed, after)
+        columns = vector_norm(after, dim=-2, keepdim=True)
+        return (after, r), (factor * (x.q @ after), r[..., None, None], columns)
 
-    (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
+    (final, r), (o, state_errors, columns) = scan(
+        inputs, 1, carry, step, dtype=torch.float64, others=(token_sizes(inputs),)
+    )
+    q_norm = over_value_heads(inputs, vector_norm(inputs.q.double(), dim=-1, keepdim=True))
+    spread = q_norm * state_errors + UNIT * (inputs.K + 4) * q_norm * columns
+    radius = SAFETY * abs(factor) * spread + TINY
     state_radius = (r + TINY)[..., None, None].expand_as(final)
     o_zero, state_zero = structural_zeros(inputs, o, final)
     return CertifiedOutputs(
@@ -65,20 +69,46 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
     )
 
 
-def grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
+class TokenSizes(NamedTuple):
+    """What the bounds of a token are made of: see `token_sizes`; each [n, HV]."""
+
+    decay: Tensor
+    reflection: Tensor
+    write: Tensor
+    read: Tensor
+    value: Tensor
+
+
+def token_sizes(inputs: Inputs) -> Tensor:
+    """[B, T, HV, 5] of every token: its largest decay, |1 - beta |k|^2| where that is above 1, beta
+    |k|, (K + 12) |k| and 6 |v|. Of all tokens at once: by token they took a third of a walk.
+    """
+    k, v = (vector_norm(x.double(), dim=-1) for x in (inputs.k, inputs.v))
+    k, beta = over_value_heads(inputs, k), inputs.beta.double()
+    reflection = (1 - beta * k.square()).abs().clamp(min=1.0)
+    decay = inputs.decays.double().exp().amax(-1)
+    return torch.stack((decay, reflection, beta * k, (inputs.K + 8 + EXP_UNITS) * k, 6 * v), dim=-1)
+
+
+def over_value_heads(inputs: Inputs, of_keys: Tensor) -> Tensor:
+    """What a key head has [B, T, H, ...], for each of its value heads."""
+    return of_keys.repeat_interleave(inputs.HV // inputs.H, dim=2)
+
+
+def sizes_of(x: Tokens) -> TokenSizes:
+    """Those of a token that is walked with them, the last of what it has besides."""
+    return TokenSizes(*x.others[-1].squeeze(2).unbind(-1))
+
+
+def grow(r: Tensor, sizes: TokenSizes) -> Tensor:
     """What an error of the state may become after a token: L_t r, also for the transpose."""
-    reflection = (1 - beta * k_norm.square()).abs().clamp(min=1.0).squeeze(-1)
-    return r * reflection * alpha.amax(-1) * (1 + 64 * UNIT)
+    return r * sizes.reflection * sizes.decay * (1 + 64 * UNIT)
 
 
-def local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) -> Tensor:
+def local(sizes: TokenSizes, decayed: Tensor, after: Tensor) -> Tensor:
     """What a token's own roundings add, in float64."""
     s = vector_norm(decayed, dim=(-2, -1))
-    write = x.beta.squeeze(-1) * k_norm.squeeze(-1)
-    v_norm = vector_norm(x.v, dim=-1).squeeze(-1)
-    terms = (6 + EXP_UNITS) * s + write * (
-        (K + 8 + EXP_UNITS) * k_norm.squeeze(-1) * s + 6 * v_norm
-    )
+    terms = (6 + EXP_UNITS) * s + sizes.write * (sizes.read * s + sizes.value)
     return SAFETY * UNIT * (terms + 2 * vector_norm(after, dim=(-2, -1))) + TINY
 
 
