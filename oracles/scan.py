@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -67,19 +67,33 @@ class Tokens:
 
 
 Body = Callable[[Tensors, Tokens], tuple[Tensors, Tensors]]
-_GATHERED: ContextVar[dict[Hashable, Tokens] | None] = ContextVar("gathered", default=None)
+Block = tuple[Tokens, Tensor, int]
+"""Tokens of the sequences that reach a block, the rows that they are written to, and how many
+sequences those are."""
+_GATHERED: ContextVar[dict[Hashable, Any] | None] = ContextVar("gathered", default=None)
 
 
 @contextmanager
 def gathered_once() -> Generator[None]:
-    """Keeps the gathered tokens of every call for all walks over it: reference kernels in chunks
-    take 3 to 5 % less CPU time. Nothing within may write to a call or take gradients of it.
+    """Keeps the gathered tokens, and the blocks, of every call for all walks over it: reference
+    kernels in chunks take a tenth less CPU time. Nothing within may write to a call or take
+    gradients of it.
     """
     before = _GATHERED.set({})
     try:
         yield
     finally:
         _GATHERED.reset(before)
+
+
+def _once(key: Hashable, make: Callable[[], X]) -> X:
+    """What was made under this key, within `gathered_once`."""
+    kept = _GATHERED.get()
+    if kept is None:
+        return make()
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
 
 
 def scan(
@@ -120,20 +134,13 @@ def scan(
             " instead"
         )
     order = sorted(range(inputs.N), key=lambda n: -lengths[n])
-    spans = list(_spans(inputs, order, size * max(1, BLOCK // size)))
+    spans = _spans(inputs, order, size * max(1, BLOCK // size))
     carry = tuple(tensor[order] for tensor in carry)
     resting = tuple(tensor[:0] for tensor in carry)
     rows: list[Tensor] = []
     produced: list[Tensors] = []
     for span in reversed(spans) if reverse else spans:
-        tokens, (_, span_rows, valid) = _gather(inputs, span, dtype, others), span
-        written = span_rows.masked_fill(~valid, inputs.B * inputs.T)
-        if inert is not None:
-            # The first sequence is the longest.
-            tokens = tokens.rows(slice(_real(tokens) + inert))
-        reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
-        pieces = tokens.split(size), written.split(size, dim=1)
-        blocks = list(zip(*pieces, reached, strict=False))
+        blocks = _blocks(inputs, span, size, dtype=dtype, others=others, inert=inert)
         for live, group in groupby(reversed(blocks) if reverse else blocks, key=itemgetter(2)):
             if live != len(carry[0]):
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
@@ -142,10 +149,8 @@ def scan(
             places: list[Tensor] = []
             walked: list[Tensors] = []
             for x, of_block, _ in group:
-                carry, outputs = body(
-                    carry, x if live == len(x.valid) else x.rows(slice(None), live)
-                )
-                places.append(of_block[:live, : x.valid.shape[1]])
+                carry, outputs = body(carry, x)
+                places.append(of_block)
                 walked.append(outputs)
             rows.append(_joined(places, 1).flatten())
             produced.append(
@@ -275,18 +280,51 @@ class _Walked:
 Span = tuple[int, Tensor, Tensor]
 
 
-def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[Span]:
+def _spans(inputs: Inputs, order: list[int], size: int) -> list[Span]:
     """The first token, the rows of the token axis that are gathered at once, and which of them are
     real; on the CPU, where testing costs nothing.
     """
-    starts = torch.as_tensor(inputs.starts)[order]
-    lengths = torch.as_tensor(inputs.lengths)[order]
-    for first in range(0, max(inputs.lengths), size):
-        live = int((lengths > first).sum())
-        offsets = torch.arange(first, first + size)
-        last = lengths[:live, None] - 1
-        rows = starts[:live, None] + torch.minimum(offsets, last)
-        yield first, rows, offsets < lengths[:live, None]
+
+    def made() -> Iterator[Span]:
+        starts = torch.as_tensor(inputs.starts)[order]
+        lengths = torch.as_tensor(inputs.lengths)[order]
+        for first in range(0, max(inputs.lengths), size):
+            live = int((lengths > first).sum())
+            offsets = torch.arange(first, first + size)
+            last = lengths[:live, None] - 1
+            rows = starts[:live, None] + torch.minimum(offsets, last)
+            yield first, rows, offsets < lengths[:live, None]
+
+    return _once((inputs, size), lambda: list(made()))
+
+
+def _blocks(
+    inputs: Inputs,
+    span: Span,
+    size: int,
+    *,
+    dtype: torch.dtype,
+    others: Tensors,
+    inert: int | None,
+) -> list[Block]:
+    """The blocks of one span; arguments as those of `scan`."""
+
+    def made() -> Iterator[Block]:
+        tokens, (_, rows, valid) = _gather(inputs, span, dtype, others), span
+        written = rows.masked_fill(~valid, inputs.B * inputs.T)
+        if inert is not None:
+            # The first sequence is the longest.
+            tokens = tokens.rows(slice(_real(tokens) + inert))
+        reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
+        pieces = tokens.split(size), written.split(size, dim=1)
+        for x, of_block, live in zip(*pieces, reached, strict=False):
+            rest = x if live == len(x.valid) else x.rows(slice(None), live)
+            yield rest, of_block[:live, : x.valid.shape[1]], live
+
+    if others or size == 1:
+        # A token at a time they would take more memory than the tokens.
+        return list(made())
+    return _once((inputs, span[0], size, dtype, inert), lambda: list(made()))
 
 
 def _gather(inputs: Inputs, span: Span, dtype: torch.dtype, others: Tensors) -> Tokens:
@@ -303,13 +341,11 @@ def _gather(inputs: Inputs, span: Span, dtype: torch.dtype, others: Tensors) -> 
         picked = picked.transpose(1, 2)
         return picked.repeat_interleave(repeat, dim=1) if repeat > 1 else picked
 
-    kept, key = _GATHERED.get(), (inputs, first, valid.shape[-1], dtype)
-    tokens = None if kept is None else kept.get(key)
-    if tokens is None:
+    def made() -> Tokens:
         q, k = take(inputs.q, group), take(inputs.k, group)
-        tokens = Tokens(q, k, take(inputs.v), take(inputs.decays), take(inputs.beta), valid)
-        if kept is not None:
-            kept[key] = tokens
+        return Tokens(q, k, take(inputs.v), take(inputs.decays), take(inputs.beta), valid)
+
+    tokens = _once((inputs, first, valid.shape[-1], dtype), made)
     return replace(tokens, others=tuple(map(take, others))) if others else tokens
 
 
