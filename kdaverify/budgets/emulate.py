@@ -102,10 +102,11 @@ class Emulator:
     def arithmetic(self) -> Arithmetic:
         # Sums of gates in base 2 lie between the numbers that nats have in the working type: their
         # differences no longer do.
+        work, exp = self.contract.work, self.exp
         return Arithmetic(
             self.store,
             self.dot,
-            lambda x: self.exp(x.to(self.contract.work)),
+            lambda x: exp(x if x.dtype is work else x.to(work)),
             self.total,
             self.contract.sub_block,
             over_heads=self._over_heads,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -35,12 +37,13 @@ class Format:
         """`tensor` rounded to nearest into this format, in its own dtype; wider ones are no-ops."""
         if self.name == "tf32":
             return _round_tf32(tensor)
+        dtype = tensor.dtype
         if self.tiled:
             scale = _tile_scale(tensor, torch.finfo(self.dtype).max)
-            return (tensor * scale).to(self.dtype).to(tensor.dtype) / scale
-        if tensor.dtype is self.dtype or torch.finfo(tensor.dtype).eps >= 2.0 * self.unit:
+            return (tensor * scale).to(self.dtype).to(dtype) / scale
+        if dtype is self.dtype or _precision(dtype) <= self.precision:
             return tensor
-        return tensor.to(self.dtype).to(tensor.dtype)
+        return tensor.to(self.dtype).to(dtype)
 
     def truncate(self, tensor: Tensor) -> Tensor:
         """`tensor` cut off to this format, returned in its own dtype."""
@@ -54,6 +57,12 @@ class Format:
         bits = narrow.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[narrow.element_size()])
         # one less in sign and magnitude: towards zero
         return torch.where(away, (bits - 1).view(self.dtype).to(tensor.dtype), nearest)
+
+
+@cache
+def _precision(dtype: torch.dtype) -> int:
+    """Bits of the significand; kept, as `torch.finfo` takes a tenth of what rounding takes."""
+    return 1 - round(math.log2(torch.finfo(dtype).eps))
 
 
 def _tile_scale(tensor: Tensor, largest: float) -> Tensor:

@@ -122,9 +122,13 @@ def _several(a: Tensor, b: Tensor, parts: int) -> Iterator[Tensor]:
 
 def _single(a: Tensor, b: Tensor) -> Iterator[Tensor]:
     """Every term, many at once: the numbers of one-term products, two to five times faster."""
+    columns, rows, terms = a.mT[..., None], b[..., None, :], a.shape[-1]
     several = max(1, AT_ONCE // max(1, a[..., 0].numel() * b.shape[-1]))
-    columns, rows = a.mT[..., None].split(several, dim=-3), b[..., None, :].split(several, dim=-3)
-    for column, row in zip(columns, rows, strict=True):
+    if terms <= several:
+        yield from (columns * rows).unbind(-3)
+        return
+    pieces = columns.split(several, dim=-3), rows.split(several, dim=-3)
+    for column, row in zip(*pieces, strict=True):
         yield from (column * row).unbind(-3)
 
 
