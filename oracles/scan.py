@@ -25,6 +25,9 @@ P = ParamSpec("P")
 # Tokens gathered at once, and those between two kept carries of a walk there and back, inside which
 # they are computed a second time.
 BLOCK = 64
+# Elements of the states before the blocks of a walk there and back, up to which what every token
+# leaves is kept: it is 64 times as much, several times.
+KEPT_STATES = 2**15
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ def there_and_back(
     rounds: bool = False,
     samples: Samples | None = None,
 ) -> tuple[Tensors, Tensors]:
-    """Walks tokens forwards, then backwards; keeps the first state of every block.
+    """Walks tokens forwards, then backwards; keeps the first state of every block, and what its
+    tokens left where that is little and takes no samples.
 
     Of the last block, which is walked again on the way back, nothing is kept, and rows past the
     longest sequence give nothing: what of them cannot reach a result is not computed. Problems of
@@ -202,8 +206,9 @@ def there_and_back(
         The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
     """
     walked = _Walked(samples)
-    kept: list[Tensors] = []
+    kept: list[tuple[Tensors, list[X]]] = []
     blocks = -(-max(inputs.lengths) // BLOCK)
+    light = samples is None and blocks * start[0].numel() <= KEPT_STATES
 
     def block(carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
         left: list[X] = []
@@ -216,9 +221,11 @@ def there_and_back(
         return carry, left + left[-1:] * (len(tokens) - len(left))
 
     def forwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
-        kept.append(carry)
-        if len(kept) < blocks:
-            return block(carry, x)[0], ()
+        if len(kept) + 1 < blocks:
+            after, left = block(carry, x)
+            kept.append((carry, left if light else []))
+            return after, ()
+        kept.append((carry, []))
         if samples is not None:
             walked.one(there, carry, x.rows(slice(1)))
             walked.pass_over(BLOCK - 1)
@@ -226,7 +233,8 @@ def there_and_back(
 
     def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         rows: list[Tensors] = []
-        left, tokens, real = block(kept.pop(), x)[1], x.split(1), _real(x)
+        (state, left), tokens, real = kept.pop(), x.split(1), _real(x)
+        left = left or block(state, x)[1]
         settled = False
         for t in reversed(range(len(tokens))):
             if settled and t >= real:
