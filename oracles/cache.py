@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oracles.arrays import packed, unpacked
 from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.file_cache import FileCache, default_folder
 from oracles.gradients import GradientAnswer, Gradients, Terms
@@ -168,21 +168,19 @@ def _pack(answer: Kept) -> bytes:
         for part in PARTS:
             tensor: Tensor = getattr(enclosure, part)
             arrays[f"{name}.{part}"] = tensor.numpy()
-    file = BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+    return packed(arrays)
 
 
 def _unpack(payload: bytes) -> Kept:
-    with np.load(BytesIO(payload), allow_pickle=False) as arrays:
-        method = str(arrays["method"])
-        terms = {
-            x.removeprefix(TERMS): torch.as_tensor(arrays[x]) for x in arrays if x.startswith(TERMS)
-        }
-        enclosures = {
-            name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS))
-            for name in (GRADIENTS if terms else OUTPUTS)
-        }
-        if terms:
-            return GradientAnswer(Gradients(**enclosures), Terms(**terms), method)
-        return CertifiedOutputs(**enclosures, method=method)
+    arrays = unpacked(payload)
+    method = str(arrays["method"])
+    terms = {
+        x.removeprefix(TERMS): torch.as_tensor(arrays[x]) for x in arrays if x.startswith(TERMS)
+    }
+    enclosures = {
+        name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS))
+        for name in (GRADIENTS if terms else OUTPUTS)
+    }
+    if terms:
+        return GradientAnswer(Gradients(**enclosures), Terms(**terms), method)
+    return CertifiedOutputs(**enclosures, method=method)

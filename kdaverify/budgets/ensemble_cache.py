@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +15,7 @@ from kdaverify.budgets.budget import EnsembleErrors, Runs
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import ErrorStatistics
+from oracles.arrays import packed, unpacked
 from oracles.cache import AnswerCache, answer_key, cache_in, digest_of_sources
 from oracles.file_cache import default_folder
 from oracles.inputs import Inputs
@@ -89,9 +88,7 @@ def _pack(errors: Mapping[str, EnsembleErrors]) -> bytes:
         for output, found in errors.items()
         for name, value in _values(found)
     }
-    file = BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
-    return file.getvalue()
+    return packed(arrays)
 
 
 def _values(found: EnsembleErrors) -> Iterator[tuple[str, Any]]:
@@ -104,24 +101,24 @@ def _values(found: EnsembleErrors) -> Iterator[tuple[str, Any]]:
 
 
 def _unpack(payload: bytes, device: torch.device) -> Errors:
-    with np.load(BytesIO(payload), allow_pickle=False) as arrays:
+    arrays = unpacked(payload)
 
-        def tensor(name: str) -> Tensor:
-            return torch.as_tensor(arrays[name], device=device)
+    def tensor(name: str) -> Tensor:
+        return torch.as_tensor(arrays[name], device=device)
 
-        def statistics(part: str) -> ErrorStatistics:
-            found = {name: arrays[f"{part}.{name}"] for name in STATISTICS if name != "rows"}
-            rows = tensor(f"{part}.rows")
-            return ErrorStatistics(rows=rows, **{name: float(x) for name, x in found.items()})
+    def statistics(part: str) -> ErrorStatistics:
+        found = {name: arrays[f"{part}.{name}"] for name in STATISTICS if name != "rows"}
+        rows = tensor(f"{part}.rows")
+        return ErrorStatistics(rows=rows, **{name: float(x) for name, x in found.items()})
 
-        def runs(part: str) -> Runs:
-            return Runs(*(tuple(arrays[f"{part}.{name}"].tolist()) for name in Runs._fields))
+    def runs(part: str) -> Runs:
+        return Runs(*(tuple(arrays[f"{part}.{name}"].tolist()) for name in Runs._fields))
 
-        read: dict[Any, Callable[[str], Any]]
-        read = {ErrorStatistics: statistics, Runs: runs, Tensor: tensor}
-        return {
-            output: EnsembleErrors(
-                **{part: read[kind](f"{output}.{part}") for part, kind in PARTS.items()}
-            )
-            for output in dict.fromkeys(name.partition(".")[0] for name in arrays)
-        }
+    read: dict[Any, Callable[[str], Any]]
+    read = {ErrorStatistics: statistics, Runs: runs, Tensor: tensor}
+    return {
+        output: EnsembleErrors(
+            **{part: read[kind](f"{output}.{part}") for part, kind in PARTS.items()}
+        )
+        for output in dict.fromkeys(name.partition(".")[0] for name in arrays)
+    }
