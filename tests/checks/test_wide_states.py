@@ -10,10 +10,12 @@ import pytest
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
+from kdaverify.checks.calls import questions
 from kdaverify.checks.forward import forward
+from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
-from kdaverify.faults.planted.magnitudes import STATES
+from kdaverify.faults.planted.magnitudes import OF_STEPS, STATES
 from kdaverify.problems import Problem
 
 NAME: Final = "fp16-state-beyond-fp16"
@@ -31,6 +33,16 @@ def test_it_is_rejected_there_and_passes_where_states_are_large(name: str) -> No
     assert any(outcome.status.rejects for outcome in forward(wrong, problems[NAME]))
     assert {outcome.status for outcome in forward(right, problems[NAME])} == {Status.PASS}
     assert not any(one.status.rejects for one in forward(wrong, problems["fp16-pure-decay"]))
+
+
+@pytest.mark.parametrize("name", [x for x, y in PLANTED.items() if y.trigger in OF_STEPS])
+def test_the_rule_of_steps_has_such_states_too(name: str) -> None:
+    wrong, right = PLANTED[name].adapter(), PLANTED[name].right()
+    (one,) = (one for one in questions(wrong, "smoke") if one.rule.name == "step")
+    assert any(found.status.rejects for found in check("calls", wrong, one.problem, one.detail))
+    passed = check("calls", right, one.problem, one.detail)
+    assert {found.status for found in passed} == {Status.PASS}
+    assert {found.status for found in forward(wrong, panel(wrong)[NAME])} == {Status.PASS}
 
 
 def test_the_problem_is_of_kernels_whose_contract_holds_it() -> None:

@@ -140,7 +140,11 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_shaped("WIDE", "widths", wide.FAULTS),
             *_shaped("MAG", "magnitudes", magnitudes.FAULTS),
             *_named(
-                "RANGE", "magnitudes", "smoke", magnitudes.STATES, lambda _: magnitudes.OfStates()
+                "RANGE",
+                "magnitudes",
+                "smoke",
+                magnitudes.STATES | magnitudes.OF_STEPS,
+                lambda _: magnitudes.OfStates(),
             ),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
             *_named("HEAD", "memory", "smoke", head_gates.OF_MEMORY, head_gates.twin),

@@ -45,9 +45,20 @@ def _everywhere(output: ShapeOutput) -> ShapeFault:
 class OfStates(Eager):
     """A kernel of fp16 whose states are fp32, with its initial or its final state changed."""
 
-    def __init__(self, initial: StateChange = unchanged, final: StateChange = unchanged) -> None:
+    def __init__(
+        self,
+        initial: StateChange = unchanged,
+        final: StateChange = unchanged,
+        *,
+        of_step: StateChange = unchanged,
+    ) -> None:
         super().__init__("of-states", {"fp16": "recurrent-fp32"})
-        self._initial, self._final = initial, final
+        self._initial, self._final, self._of_step = initial, final, of_step
+
+    def step(self, inputs: Inputs) -> Output:
+        state = inputs.initial_state
+        given = inputs if state is None else replace(inputs, initial_state=self._of_step(state))
+        return super().forward(given)
 
     def forward(self, inputs: Inputs) -> Output:
         state = inputs.initial_state
@@ -67,5 +78,8 @@ STATES: Final[dict[str, Callable[[], Adapter]]] = {
     "an initial state stops at 65504 beside fp16": lambda: OfStates(_saturated),
     "a final state stops at 65504 beside fp16": lambda: OfStates(final=_saturated),
     "a final state is infinite past 65504 beside fp16": lambda: OfStates(final=_infinite),
+}
+OF_STEPS: Final[dict[str, Callable[[], Adapter]]] = {
+    "a state stops at 65504 in a decode step beside fp16": lambda: OfStates(of_step=_saturated),
 }
 """By what is wrong."""

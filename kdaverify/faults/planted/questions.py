@@ -113,7 +113,10 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "magnitudes": QuestionKind(
             "values and states beyond the range of fp16",
-            lambda case: "beyond-fp16" in (_problem(case).get(x) for x in ("value", "state")),
+            lambda case: (
+                "beyond-fp16" in (_problem(case).get(x) for x in ("value", "state"))
+                or _rule(case) == "step"
+            ),
         ),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory

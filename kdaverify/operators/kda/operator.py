@@ -27,7 +27,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices
-from kdaverify.operators.kda.axes import AXES
+from kdaverify.operators.kda.axes import AXES, BEYOND_FP16, stores_states_in_fp16
 from kdaverify.operators.kda.bounds import bounds_of
 from kdaverify.operators.kda.call_problem import call_problem
 from kdaverify.operators.kda.contrasts import contrasts
@@ -132,9 +132,12 @@ class KdaOperator(CallOperator):
 
     def other_steps(self, adapter: Adapter, problem: Problem) -> list[dict[str, Any]]:
         """Without a state, at another scale: `alternating-state-step` and `alternating-scale-step`
-        have each alone.
+        have each alone; then with one that fp16 does not hold, where the contract does.
         """
-        return [{"state": "absent", **(self.other_scale(problem) or {})}]
+        scaled = {"state": "absent", **(self.other_scale(problem) or {})}
+        if problem.dtype != "fp16" or stores_states_in_fp16(adapter, problem.dtype):
+            return [scaled]
+        return [scaled, {"state": BEYOND_FP16, "key": "tiny"}]
 
     def inputs_alike(self, problem: Problem) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
         """Rows of a layer without projections of their own: q and k; k and v of as many heads."""
