@@ -195,11 +195,15 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
     Returns:
         [..., C, C, number].
     """
-    C, number = rows_of.shape[-3], rows_of.shape[-1]
+    C, number, size = rows_of.shape[-3], rows_of.shape[-1], c.arithmetic.sub_block
     bands: list[Tensor] = []
-    for first in range(0, C, c.arithmetic.sub_block):
-        rows = slice(first, min(first + c.arithmetic.sub_block, C))
-        live = c.reaching(rows, rows_of[..., rows, :, :], columns_of[..., rows, :])
+    reached = c.tokens.valid[:, ::size].sum(0).tolist()
+    for first, sequences in zip(range(0, C, size), reached, strict=True):
+        rows = slice(first, min(first + size, C))
+        if sequences == len(rows_of):
+            live = sequences
+        else:
+            live = c.reaching(rows, rows_of[..., rows, :, :], columns_of[..., rows, :])
         if not live:
             _pass_over(c.arithmetic, rows, rows_of.shape)
             bands.append(rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - first, C, number))
@@ -228,8 +232,10 @@ def _band(c: Chunk, rows: slice, rows_of: Tensor, columns_of: Tensor) -> Tensor:
     """One block of rows of `decayed_products`, against all columns."""
     C, number = rows_of.shape[-3], rows_of.shape[-1]
     decayed = c.pair_decay(rows) * columns_of[..., None, rows, :]
-    beyond = rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - rows.start, C - rows.stop, number)
-    band = [c.dot(decayed, rows_of[..., rows, :, :]), beyond]
+    band = [c.dot(decayed, rows_of[..., rows, :, :])]
+    if rows.stop < C:
+        shape = *rows_of.shape[:-3], rows.stop - rows.start, C - rows.stop, number
+        band.append(rows_of.new_zeros(shape))
     if rows.start:
         anchor, before = slice(rows.start, rows.start + 1), slice(0, rows.start)
         scaled = rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]
