@@ -18,7 +18,10 @@ Source: DeltaProduct, arXiv:2502.10297.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final
 
@@ -31,11 +34,26 @@ from kdaverify.adapters.product_layout import ProductLayout
 from oracles.autograd import ForwardOnlyError
 
 Function = Callable[..., Any]
+NOTHING: Final[Mapping[str, float]] = {"value": 0.0, "logit": -math.inf}
+"""The beta of a step that changes nothing, by what the kernel takes. At a logit of 0 a step writes
+with half its strength: every right product that takes logits was rejected."""
+# Declared to `kernel`, above: it reaches the product through whatever lies between.
+_taken_beta = ContextVar("taken_beta", default="value")
 SHORT: Final = (torch.bfloat16, torch.float16)
 OF_COPIES: Final = (
     "without gates a gradient is a sum over shifted copies, each rounded to 16 bits: it is tested"
     " in fp32, and with gates"
 )
+
+
+@contextmanager
+def taking(beta: str) -> Generator[None]:
+    """Calls of delta products inside take beta as declared: a value, or a logit."""
+    token = _taken_beta.set(beta)
+    try:
+        yield
+    finally:
+        _taken_beta.reset(token)
 
 
 def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
@@ -82,7 +100,7 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
                     layout = ProductLayout.of_gates(given, steps)
                 else:
                     layout = ProductLayout.grouped(shape, cu_seqlens, steps, halves=gated)
-            made = layout.arguments(given)
+            made = layout.arguments(given, NOTHING[_taken_beta.get()])
             if gates == "none" and gated:
                 made["g"] = layout.gates(made["beta"])
             call = signature.bind_partial()

@@ -14,6 +14,7 @@ from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.convention_checks import parameters_of
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration, tokens_of
+from kdaverify.adapters.delta_product import taking
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import framework_of
 from kdaverify.adapters.handover import Handover, fold_scale
@@ -164,7 +165,8 @@ class KernelAdapter(Adapter):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The decorated function itself."""
-        return self._entries[0].function(*args, **keywords)
+        with taking(self.conventions.beta):
+            return self._entries[0].function(*args, **keywords)
 
     def begin(self, case: str) -> None:
         # What ran in an earlier case is no evidence for this one.
@@ -210,7 +212,7 @@ class KernelAdapter(Adapter):
         return gradients_on_device(self.device, self._differentiated, inputs, cotangents)
 
     def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
-        self._entries[0](self.conventions.arguments(self._folded(inputs)), unknown)
+        self._enter(self._entries[0], self.conventions.arguments(self._folded(inputs)), unknown)
 
     def proof(self) -> str:
         return self._ran if self._own.proof is None else self._own.proof()
@@ -247,10 +249,16 @@ class KernelAdapter(Adapter):
     def _folded(self, inputs: Inputs) -> Inputs:
         return fold_scale(inputs) if self.conventions.scale == "folded" else inputs
 
+    def _enter(
+        self, entry: EntryPoint, handed: Mapping[str, Any], unknown: Mapping[str, Any] = {}
+    ) -> Any:
+        with taking(self.conventions.beta):
+            return entry(handed, unknown)
+
     def _call(self, entry: EntryPoint, inputs: Inputs) -> Output:
         handed = self.conventions.arguments(self._folded(inputs), views=True)
         handover = Handover(self.conventions, inputs, handed, self._undefined)
-        o, final_state = self._split(entry(handed))
+        o, final_state = self._split(self._enter(entry, handed))
         self._ran = entry.place
         return handover.output(o, final_state)
 
@@ -263,7 +271,7 @@ class KernelAdapter(Adapter):
         handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
 
         def outputs() -> dict[str, Any]:
-            returned = self._split(entry({**handed, **leaves}))
+            returned = self._split(self._enter(entry, {**handed, **leaves}))
             self._ran = entry.place
             named = zip(OUTPUTS, returned, strict=True)
             return {name: handover.canonical(name, value) for name, value in named}

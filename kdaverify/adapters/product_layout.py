@@ -109,14 +109,18 @@ class ProductLayout:
         queries, shown = steps[:, last], real[:, last]
         return cls(steps, real, queries, queries, shown, halves * halved, n, offsets)
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the product, for those of the delta rule."""
+    def arguments(self, given: Mapping[str, Any], nothing: float) -> dict[str, Any]:
+        """Those of the product, for those of the delta rule.
+
+        Args:
+            nothing: the beta of a step that changes nothing, as the function takes it.
+        """
         made: Mapping[str, Callable[[Any], Any]] = {
             "q": lambda q: _taken(q, self.queries),
             "g": self._decays,
             "k": lambda k: _taken(k, self.steps),
             "v": self._values,
-            "beta": lambda beta: _taken(beta, self.steps).masked_fill(~self.real[..., None], 0.0),
+            "beta": lambda x: _taken(x, self.steps).masked_fill(~self.real[..., None], nothing),
             "initial_state": lambda state: state.repeat(self.copies, 1, 1, 1),
             "cu_seqlens": lambda _: self.offsets,
         }

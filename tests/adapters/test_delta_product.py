@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import torch
@@ -190,6 +191,72 @@ def test_with_gates_of_0_several_steps_of_a_token_are_tested(name: str, steps: i
     assert not any(outcome.status.rejects for outcome in judged(right, problem))
     other = right.domain.fit(BATCH)
     assert {outcome.status for outcome in forward(wrong, other)} == {Status.PASS}
+
+
+def of_logits(steps: int, gates: str, *, given: Callable[[Tensor], Tensor]) -> Adapter:
+    """A product of `steps` that takes logits, behind a wrapper."""
+    product = Product()
+
+    def function(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        return product((q, k, v, g, given(beta.float())), scale, initial_state, cu_seqlens)
+
+    rule = delta_product(steps, gates=gates)(function)
+
+    @wraps(rule)
+    def wrapped(*args: Any, **words: Any) -> Any:
+        return rule(*args, **words)
+
+    declared = kernel(
+        name="product",
+        gates=gates,
+        beta="logit",
+        contract="recurrent-fp32",
+        packing="cu_seqlens",
+        dtypes=("fp32", "bf16"),
+    )
+    return declared(wrapped)
+
+
+@pytest.mark.parametrize(("steps", "gates"), [(2, "head"), (3, "head"), (2, "none"), (5, "none")])
+@pytest.mark.parametrize("problem", [BATCH, PACK, BATCH.replace(gate="half-zero")], ids=str)
+def test_one_that_takes_logits_gets_steps_that_change_nothing(
+    steps: int, gates: str, problem: Problem
+) -> None:
+    """Of logit -inf: those of 0, which they had, write with half their strength."""
+    found = judged(of_logits(steps, gates, given=torch.sigmoid), problem)
+    assert [str(one) for one in found if one.status is not Status.PASS] == []
+
+
+WRONG_SIGMOIDS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "none": lambda x: x,
+    "twice": lambda x: 2 * x.sigmoid(),
+    "of half": lambda x: (x / 2).sigmoid(),
+}
+
+
+@pytest.mark.parametrize("gates", ["head", "none"])
+def test_a_wrong_sigmoid_of_its_logits_fails(gates: str) -> None:
+    for wrong in WRONG_SIGMOIDS.values():
+        found = judged(of_logits(2, gates, given=wrong), BATCH)
+        assert any(one.status in (Status.FAIL, Status.NONFINITE) for one in found)
+
+
+def test_a_direct_call_takes_what_is_declared() -> None:
+    x, adapter = BATCH.inputs(), cast(Any, of_logits(2, "none", given=torch.sigmoid))
+    rest = {"scale": x.factor, "initial_state": x.initial_state, "cu_seqlens": None}
+    found, _ = adapter(x.q, x.k, x.v, x.beta.logit(), **rest)
+    wanted, _ = cast(Any, two_steps)(x.q, x.k, x.v, x.beta, **rest)
+    torch.testing.assert_close(found, wanted)
 
 
 def without_gates(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
