@@ -79,7 +79,7 @@ _GATHERED: ContextVar[dict[Hashable, Any] | None] = ContextVar("gathered", defau
 @contextmanager
 def gathered_once() -> Generator[None]:
     """Keeps the gathered tokens, and the blocks, of every call for all walks over it: reference
-    kernels in chunks take a tenth less CPU time. Nothing within may write to a call or take
+    kernels in chunks take some per cent less CPU time. Nothing within may write to a call or take
     gradients of it.
     """
     before = _GATHERED.set({})
