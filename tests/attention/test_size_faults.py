@@ -36,6 +36,8 @@ CASES: Final = {
     "SIZE-tokens": ("tokens-past-4096", "tile-edges"),
     "SIZE-entries": ("entries-past-2048", "tile-plus-one"),
     "SIZE-merge": ("many-rows", "normal"),
+    "SIZE-drafts": ("drafts-past-16", "more-queries"),
+    "SIZE-blocks": ("heads-across-blocks", "model-width"),
 }
 """The problem that shows a fault, and one that does not."""
 SHOWN: Final = 1e-2

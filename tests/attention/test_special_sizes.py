@@ -55,6 +55,7 @@ PROBLEMS: Final = {
     "ONE-head": ("one-head-one-column", "pack-of-one", "all-ones"),
     "PACK-maxima": ("pack-equal-maxima", "pack-equal-sums"),
     "PACK-sums": ("pack-equal-sums",),
+    "PACK-tiles": ("pack-of-borders-past-256",),
     "TILE-sink": ("queries-past-keys", "queries-past-keys-causal"),
     "END-slot": ("ends-list", "all-equal"),
     "END-first-slot": ("ends-list", "all-equal"),

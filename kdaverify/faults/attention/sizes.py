@@ -18,13 +18,14 @@ from kdaverify.faults.attention.kernel import (
     KernelRequest,
     Outputs,
     Paged,
+    bottom_right,
     gathered,
 )
 from kdaverify.faults.attention.list_kernel import ListPatch, Named, QueryList, as_given
 from kdaverify.faults.fault import Fault
 
-KEYS, LONG, ROWS, HEADS, REQUESTS, COLUMNS, PAGES, ENTRIES, MERGED = (
-    1024, 4096, 128, 32, 32, 128, 64, 1024, 1024,
+KEYS, LONG, ROWS, HEADS, REQUESTS, COLUMNS, PAGES, ENTRIES, MERGED, DRAFTS = (
+    1024, 4096, 128, 32, 32, 128, 64, 1024, 1024, 8,
 )  # fmt: skip
 """Where the faults begin. Block sizes and limits of buffers that kernels have: FlashAttention's
 tiles are of 64 or 128 rows, Triton's decode takes up to 32 heads a tile, FlashMLA's lists have up
@@ -78,6 +79,38 @@ def _rows_of_a(right: Call, given: dict[str, Any]) -> Outputs:
     return kept, torch.where(rows, given["lse_a"], lse)
 
 
+def _borders_of_drafts(request: KernelRequest) -> Tensor:
+    """Borders are in as many registers: queries after those take the last one."""
+    return bottom_right(request)[torch.arange(request.s_q).clamp(max=DRAFTS - 1)]
+
+
+THREADS: Final = 128
+VECTOR: Final = 8
+"""Columns of a thread: 16 bytes of bf16."""
+
+
+def _weights_of_a_block(right: Call, given: dict[str, Any]) -> Outputs:
+    """Heads that end in a later block of threads than they begin in have the weights there of the
+    head that the block begins behind.
+    """
+    o, lse = right(**given)
+    T, H, d_v = o.shape
+    if d_v % VECTOR or not o.numel():
+        return o, lse
+    threads = d_v // VECTOR
+    first = torch.arange(T * H * threads)
+    head, start = first // threads, first // THREADS * THREADS
+    wrong = (start + threads - 1) // threads
+    fits = (head * threads < start) & (wrong < T * H)
+    source = torch.where(fits, wrong, head).repeat_interleave(VECTOR).view(T, H, d_v)
+    shares = [torch.exp(given[f"lse_{part}"] - lse).nan_to_num().mT.flatten() for part in "ab"]
+    summed = sum(
+        share[source] * given[f"o_{part}"].float() for share, part in zip(shares, "ab", strict=True)
+    )
+    split = fits.repeat_interleave(VECTOR).view(T, H, d_v)
+    return torch.where(split, torch.as_tensor(summed).to(o.dtype), o), lse
+
+
 _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), reference="class: sizes that models have"
 )
@@ -114,4 +147,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="SIZE-merge", title=f"rows from {MERGED} on are those of the first state",
            trigger=f"more than {MERGED} rows", stage="combine", operator="merge_state",
            patch=lambda _: AttentionPatch(merge=_rows_of_a)),
+    _fault(id="SIZE-drafts",
+           title=f"queries after the first {DRAFTS} have the border of the last of them",
+           trigger=f"causal, more than {DRAFTS} queries a request", stage="scores",
+           operator="mla_decode", patch=lambda _: AttentionPatch(visible=_borders_of_drafts)),
+    _fault(id="SIZE-blocks",
+           title=f"a head that begins in one block of {THREADS} threads has the weights of another"
+                 " head in the next", trigger=f"d_v / {VECTOR} that does not divide {THREADS}",
+           stage="combine", operator="merge_state", outputs=("o",),
+           patch=lambda _: AttentionPatch(merge=_weights_of_a_block)),
 )  # fmt: skip

@@ -124,6 +124,28 @@ def _square_where(agree: Callable[[Tensor, Tensor], bool]) -> AttentionPatch:
     return AttentionPatch(attention=attention, visible=visible)
 
 
+def _first_queries_of_the_longest() -> AttentionPatch:
+    """The backward begins each tile of keys at the query that sees its first key in a sequence of
+    the longest lengths.
+    """
+    ahead = [0]
+
+    def attention(right: Call, given: dict[str, Any]) -> Any:
+        q, k = given["cu_seqlens_q"], given["cu_seqlens_k"]
+        of_batch = given["k"].shape[1] - given["q"].shape[1]
+        ahead[0] = of_batch if q is None else int(k.diff().max() - q.diff().max())
+        return right(**given)
+
+    def visible(request: KernelRequest) -> Tensor:
+        seen = bottom_right(request)
+        if not request.causal:
+            return seen
+        first = (torch.arange(seen.shape[1]) // TILE * TILE - ahead[0]).clamp(min=0) // TILE * TILE
+        return seen & (torch.arange(request.s_q)[:, None] >= first)
+
+    return AttentionPatch(attention=attention, visible_backward=visible)
+
+
 class _ReadDense(torch.autograd.Function):
     """o; its incoming gradient read from memory as if it were dense."""
 
@@ -245,6 +267,11 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="a pack has the border of squares where it has as many rows of q as of k",
            trigger="a causal pack, equal sums of s_q and s_k, requests that differ", stage="scores",
            patch=lambda _: _square_where(lambda q, k: bool(q.sum() == k.sum()))),
+    _fault(id="PACK-tiles",
+           title="the backward begins a tile of keys at the first query by the longest lengths",
+           trigger="a causal pack whose sequences differ in s_k - s_q, tiles of keys, gradients",
+           stage="dkv", outputs=("dq", "dk", "dv"),
+           patch=lambda _: _first_queries_of_the_longest()),
     _fault(id="PACK-cotangent", title="the incoming gradient of a pack is read as a dense tensor",
            trigger="a pack, a view as incoming gradient", stage="dkv", outputs=("dq", "dk", "dv"),
            patch=lambda _: AttentionPatch(attention=_dense_cotangents_of_packs)),

@@ -19,6 +19,7 @@ _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 many tiles of queries as there are tiles of keys."""
 _FEW: Final[dict[str, Any]] = {"H": 2, "d_k": 6, "d_v": 4, "s_q": 1}
 """Of many requests, or of as many rows as no axis of a grid has programs: 65,535."""
+_DRAFTS: Final[dict[str, Any]] = {**_FEW, "s_q": 19, "page": 4}
 _SHUFFLED: Final = (2, 7, 1, 5, 3, 6, 0, 4, 7, 2)
 """Cached tokens of requests: several pages of 2, the last one full or not. Requests from the 32nd
 on had one page each: a schedule was accepted that summed pages over the lanes of a warp."""
@@ -61,6 +62,9 @@ DENSE: Final[Fields] = {
     "sequences-past-32": {"q_lengths": _TILES[:3] * 10 + _TILES, "s_q": 198,
                           "k_lengths": _TILES[:3] * 10 + _TILES, "s_k": 198,
                           "H": 1, "d_k": 8, "d_v": 4, "causal": True},
+    # a border by the longest lengths: dk and dv of later keys lacked their first queries
+    "pack-of-borders-past-256": {"q_lengths": (3, 150), "k_lengths": (260, 80), "s_q": 153,
+                                 "s_k": 340, "H": 1, "d_k": 8, "d_v": 4, "causal": True},
 }  # fmt: skip
 DECODE: Final[Fields] = {
     "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,
@@ -85,6 +89,8 @@ DECODE: Final[Fields] = {
     "requests-past-32": {"k_lengths": _SHUFFLED * 7, "page": 2, **_FEW},
     "rows-past-65535": {"k_lengths": (1, 0, 2) * 43, "page": 1, "H": 128, "d_k": 3, "d_v": 2,
                         "s_q": 4},
+    # drafts that are verified together: borders of more queries than registers hold
+    "drafts-past-16": {"k_lengths": (40, 23, 12), **_DRAFTS},
     "model-width-past-1024": {"k_lengths": (1100, 1030), "s_q": 1, "H": 2, "d_k": 576, "d_v": 512},
 }  # fmt: skip
 MERGES: Final[Fields] = {
@@ -94,6 +100,8 @@ MERGES: Final[Fields] = {
     "heads-as-columns": {"T": 3, "H": 4, "d_v": 4, "parts": "normal"},
     "all-ones": {"T": 1, "H": 1, "d_v": 1, "parts": "normal"},
     "rows-past-65535": {"T": 65539, "H": 1, "d_v": 2, "parts": "empty"},
+    # a thread for 8 columns, 128 threads a block: heads straddle blocks
+    "heads-across-blocks": {"T": 5, "H": 13, "d_v": 96, "parts": "normal"},
     "rows-of-heads-past-65535": {"T": 21847, "H": 3, "d_v": 2, "parts": "normal"},
 }
 LISTS: Final[Fields] = {
