@@ -23,6 +23,8 @@ tensor has two more than the one before: the second state of a merge was read wi
 the first."""
 ROWS: Final = 3
 """Axes of a tensor of rows, [B, T, ...]."""
+PROJECTED: Final = 3
+"""Tensors of one projection: q, k and v."""
 GARBAGE: Final = 2**30
 """In the place of NaN among integers."""
 WRAP: Final = 2**31
@@ -30,6 +32,7 @@ WRAP: Final = 2**31
 NORESERVE: Final = 0x4000
 """MAP_NORESERVE of Linux, which Python names from 3.13 on."""
 Lay = Callable[[str, Tensor, int], Tensor]
+Join = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,17 @@ class MemoryLayout:
     Args:
         lay: (name, tensor, how many tensors lie before it) -> a tensor of the same values.
         about: in words.
-        joined: whether tensors of as many rows, [B, T, ...], share one buffer, as the parts of a
-            fused projection do; then `lay` places those that have no other beside them.
+        joined: lays those that share one buffer, as the parts of a fused projection do; then `lay`
+            places those that have no other beside them.
     """
 
     lay: Lay
     about: str
-    joined: bool = False
+    joined: Join | None = None
 
     def laid(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All tensors of a call."""
-        shared = _in_one_buffer(tensors) if self.joined else {}
+        shared = self.joined(tensors) if self.joined else {}
         alone = (name for name in tensors if name not in shared)
         return shared | {name: self.lay(name, tensors[name], n) for n, name in enumerate(alone)}
 
@@ -134,6 +137,41 @@ def _in_one_buffer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def heads_in_groups(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The first tensors of one format and as many rows and heads, those of several alone."""
+    groups = defaultdict[tuple[Any, ...], dict[str, Tensor]](dict)
+    for name, x in tensors.items():
+        group = groups[x.dtype, x.shape[:ROWS]]
+        if x.ndim == ROWS + 1 and len(group) < PROJECTED:
+            group[name] = x
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _fused(axis: int) -> Join:
+    """Those of a group one after another on an axis, with nothing between rows: a projection's
+    output fills its memory.
+    """
+
+    def join(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = dict[str, Tensor]()
+        for group in heads_in_groups(tensors):
+            widths = [x.shape[axis:].numel() for x in group.values()]
+            like = next(iter(group.values()))
+            room = _room(like, (*like.shape[:axis], sum(widths)), GUARD)
+            for (name, x), part in zip(group.items(), room.split(widths, -1), strict=True):
+                found[name] = part.unflatten(-1, x.shape[axis:]).copy_(x)
+        return found
+
+    return join
+
+
+def _column(name: str, tensor: Tensor, before: int) -> Tensor:
+    """A tensor of one axis as a column of a wider one."""
+    if tensor.ndim != 1:
+        return _dense(GUARD)(name, tensor, before)
+    return _room(tensor, (len(tensor), GAP + 2 * before), GUARD)[:, 0].copy_(tensor)
+
+
 def _wide(_: str, tensor: Tensor, __: int) -> Tensor:
     """Rows so far apart that half of them begin past 2^31 elements, the first one too."""
     axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
@@ -184,6 +222,15 @@ EXCHANGED: Final = tuple(
 )
 """Where sizes are equal, strides alone say which axis is which."""
 JOINED: Final = MemoryLayout(
-    _dense(GUARD), "views of one buffer, as the parts of a fused projection are", joined=True
+    _dense(GUARD),
+    "views of one buffer, as the parts of a fused projection are",
+    joined=_in_one_buffer,
+)
+FUSED: Final = tuple(
+    MemoryLayout(_dense(GUARD), f"views of one projection [B, T, {order}]", joined=_fused(axis))
+    for axis, order in ((2, "3, H, d"), (3, "H, 3, d"))
+)
+COLUMNS: Final = MemoryLayout(
+    _column, "with one axis each a column of a wider tensor, as lengths of a table are"
 )
 WIDE: Final = MemoryLayout(_wide, "rows so far apart that offsets of elements pass 2^31")

@@ -10,6 +10,7 @@ from typing import Final
 from kdaverify.checks.calls import (
     alternating,
     autograd,
+    callers,
     chained,
     copies,
     first,
@@ -73,6 +74,8 @@ LATER: Final = (
     *views.OF_STATES,
     *chained.RULES,
     *long_rows.RULES,
+    *callers.RULES,
+    *views.IN_TABLES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -11,12 +11,15 @@ from kdaverify.adapters.conventions import AS_THEY_ARE, views_as_they_lie
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.layouts import (
+    COLUMNS,
     EXCHANGED,
+    FUSED,
     JOINED,
     LAYOUTS,
     WIDE,
     GuardedMemory,
     MemoryLayout,
+    heads_in_groups,
     in_groups,
 )
 from kdaverify.checks.calls.rule import CallRule
@@ -61,6 +64,20 @@ def _wide(case: CallRuleCase) -> list[Outcome]:
         raise Unreachable(
             f"this process may not reserve the addresses between its rows: {error}"
         ) from None
+
+
+def _columns(case: CallRuleCase) -> list[Outcome]:
+    """Alone: kernels that say that they take no such offsets are tested on all other views."""
+    of_one_axis = {name for name, x in case.inputs.tensors().items() if x.ndim == 1}
+    if not of_one_axis - _copied(case):
+        raise Unreachable("none of its inputs has one axis")
+    return _viewed(case, COLUMNS)
+
+
+def _projected(case: CallRuleCase) -> list[Outcome]:
+    if not heads_in_groups(case.inputs.tensors()):
+        raise Unreachable("no two of its inputs have as many rows and heads, and one format")
+    return _first_wrong(case, _viewed, FUSED)
 
 
 def _joined(case: CallRuleCase) -> list[Outcome]:
@@ -178,9 +195,15 @@ def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
 
 
 def _exchanged(case: CallRuleCase, check: LayoutCheck) -> list[Outcome]:
+    return _first_wrong(case, check, EXCHANGED)
+
+
+def _first_wrong(
+    case: CallRuleCase, check: LayoutCheck, layouts: tuple[MemoryLayout, ...]
+) -> list[Outcome]:
     """The outcomes of the first layout that is wrong, or else of all."""
     found = list[Outcome]()
-    for layout in EXCHANGED:
+    for layout in layouts:
         here = check(case, layout)
         if any(outcome.status.rejects for outcome in here):
             return [replace(one, message=f"{one.message}, {layout.about}") for one in here]
@@ -253,6 +276,16 @@ OF_EQUAL_SIZES = (
                     partial(_exchanged, check=_viewed_back), backward=True),
 )
 """Tested after all others, whose widths and formats are by their number."""
+IN_TABLES = (
+    CallRule("view-column", f"inputs {COLUMNS.about}",
+             "offsets, lengths, weights read from memory as if they were dense", _columns,
+             spare=False, channel="memory", costly=True),
+    _of_equal_sizes("view-projection",
+                    "where all sizes are equal, inputs of as many heads as views of one projection,"
+                    " [B, T, 3, H, d] or [B, T, H, 3, d]",
+                    "a fused projection recognised by its rows alone, and read in one order",
+                    _projected),
+)
 _of_states = partial(
     CallRule, packed=False, sequences=True, states=True, channel="memory", costly=True
 )

@@ -11,6 +11,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import (
+    callers,
     coincident,
     copies,
     depth,
@@ -168,6 +169,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("LATE", "late", "smoke", late.FAULTS, twin),
             *_named("COPY", "copies", "smoke", copies.FAULTS, twin),
             *_named("PLACE", "places", "smoke", places.FAULTS, twin),
+            *_named("CALLER", "callers", "smoke", callers.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kdaverify.checks.calls import (
     autograd,
+    callers,
     chained,
     copies,
     frozen,
@@ -36,6 +37,7 @@ PLACES_RULES: Final = tuple(
     rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES)
 )
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
+CALLERS_RULES: Final = tuple(rule.name for rule in (*callers.RULES, *views.IN_TABLES))
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
@@ -162,6 +164,11 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "places": QuestionKind(
             "states of the call before, one state of all sequences, one tensor in two places",
             lambda case: _rule(case) in PLACES_RULES,
+        ),
+        "callers": QuestionKind(
+            "outputs that are edited before the backward, other losses and scales, lengths and"
+            " projections as they lie in larger tensors",
+            lambda case: _rule(case) in CALLERS_RULES,
         ),
         "ids": QuestionKind(
             "segment ids in any order, and padding in front and between",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.faults.planted import copies, places
+from kdaverify.faults.planted import callers, copies, places
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -210,6 +210,11 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "chained-calls": lambda: port(places.detached_behind_a_graph),
     "one-tensor": lambda: port(places.one_buffer_of_rows),
     "one-expanded": lambda: port(places.gradient_of_a_prefix),
+    "edited-outputs-backward": lambda: port(callers.kept_output),
+    "cotangent-other": lambda: port(callers.loss_of_the_first_backward),
+    "cotangent-scaled": lambda: Derived(callers.derived_in_the_range_of_fp16),
+    "view-column": lambda: port(callers.offsets_as_they_lie),
+    "view-projection": lambda: port(callers.three_runs_of_heads),
 }
 """By the rule that each breaks."""
 

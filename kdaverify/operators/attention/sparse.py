@@ -175,6 +175,12 @@ class SparseOperator(SoftmaxOperator):
             {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
         )
 
+    def in_other_forms(self, rule: CallRule, problem: SparseProblem) -> Mapping[str, SparseProblem]:
+        """Lengths of lists, for rules about how tensors of one axis lie in memory."""
+        if rule.channel != "memory" or rule.memory or rule.size != "tiny":
+            return {}
+        return {"lengths": problem.replace(topk_lengths=(problem.topk, 0, 2)[: problem.B])}
+
     def other_keys(self, problem: SparseProblem) -> Mapping[str, dict[str, Any]]:
         lists = "distinct" if problem.lists == "empty" else "empty"
         others = {} if problem.topk_lengths is None else permuted(problem.topk_lengths)

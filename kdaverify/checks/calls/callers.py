@@ -1,0 +1,126 @@
+"""What a caller does before the backward: it edits outputs, takes another loss, scales it.
+
+Autograd calls a backward with whatever loss there is, as often as there are losses. Outputs are the
+caller's: what a backward needs of one it saves with `save_for_backward`, which notices an edit, or
+in memory of its own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import values_of
+from kdaverify.checks.calls.autograd import (
+    RecordedCall,
+    by_gradient,
+    gradients_of_call,
+    incoming,
+    recorded,
+    unconverted,
+)
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import CallError, watched
+from kdaverify.checks.gradients import handed
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import REFUSED
+from kdaverify.problems.cotangents import FAR
+
+REFUSAL: Final = "modified by an inplace operation"
+"""What autograd says of a saved tensor that was edited since: nobody gets a wrong gradient."""
+
+
+def _edited(case: CallRuleCase) -> list[Outcome]:
+    """One output a time: autograd may notice an edit of one, and not that of another."""
+    wanted = unconverted(case)
+    plain = gradients_of_call(case, recorded(case, wanted))
+    found, refused = list[Outcome](), list[str]()
+    for name in case.exposed:
+        call = recorded(case, wanted)
+        with torch.no_grad():
+            call.outputs[name].zero_()
+        try:
+            after = gradients_of_call(case, call)
+        except CallError as error:
+            if REFUSAL not in error.message:
+                raise
+            refused.append(name)
+            continue
+        said = f"after the caller has set {name} to 0"
+        found += same_or_right(plain, after, case.judged_back, said)
+    if not found:
+        raise Unreachable(f"{REFUSED}edits of {', '.join(refused)} before the backward")
+    return found
+
+
+def _another_loss(case: CallRuleCase) -> list[Outcome]:
+    """A backward under one loss, and one under another of the same graph."""
+    call, loss = recorded(case, unconverted(case)), _other_loss(case)
+    given = incoming(case, loss)
+    fresh = recorded(case, unconverted(case))
+    plain = by_gradient(case, watched(lambda: fresh.gradients(given), "call"))
+    watched(lambda: call.gradients(incoming(case), keep=True), "call")
+    found = by_gradient(case, _again(call, given))
+    judge = partial(case.judged_back, given=loss)
+    return same_or_right(plain, found, judge, "under another loss, in a second backward")
+
+
+def _other_loss(case: CallRuleCase) -> Any:
+    """That of another seed."""
+    other, operator = case.problem.replace(seed=case.problem.seed + 1), case.adapter.operator
+    followed = case.adapter.differentiates(case.problem)
+    given = operator.loss(other, followed, operator.whole(followed), 0)
+    return handed(case.adapter, case.problem, given)
+
+
+def _again(call: RecordedCall, given: Tensors) -> Tensors:
+    try:
+        return call.gradients(given)
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        raise Unreachable(f"its backward runs once a call: {said}") from None
+
+
+def _scaled(case: CallRuleCase) -> list[Outcome]:
+    plain, found = case.back(), list[Outcome]()
+    values = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
+    for exponent in FAR[case.problem.dtype]:
+        factor = 2.0**exponent
+        loss = case.loss_of({name: dy * factor for name, dy in values.items()})
+        wanted = {name: dx * factor for name, dx in plain.items()}
+        judge = partial(case.judged_back, given=loss)
+        said = f"under a loss times 2^{exponent}, but for that factor,"
+        found += same_or_right(wanted, case.back(loss), judge, said)
+    return found
+
+
+_rule = partial(CallRule, packed=False, backward=True, spare=False)
+RULES: Final = (
+    _rule(
+        "edited-outputs-backward",
+        "an output that the caller overwrites before the backward changes no gradient, or autograd"
+        " refuses",
+        "outputs kept for the backward where autograd does not see them",
+        _edited,
+        inside=True,
+        costly=True,
+    ),
+    _rule(
+        "cotangent-other",
+        "a second backward of the same call under another loss gives the gradients of that",
+        "what the first backward made of its loss kept for the second",
+        _another_loss,
+        inside=True,
+        costly=True,
+    ),
+    _rule(
+        "cotangent-scaled",
+        "a loss times a power of two, as of a mean over tokens, scales gradients by it",
+        "incoming gradients in the range of fp16, thresholds",
+        _scaled,
+    ),
+)

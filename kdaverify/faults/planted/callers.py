@@ -1,0 +1,99 @@
+"""Kernels that are right until their caller does something: edits an output before the backward,
+takes a second loss, scales it, hands over offsets that are a column or a fused projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.planted.broken_backwards import Derived
+from kdaverify.faults.planted.broken_calls import Outputs, port, right
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+SMALLEST: Final = 2.0**-24
+"""Of fp16."""
+
+
+class KeptOutput(torch.autograd.Function):
+    """An output; its backward adds what the caller has changed of it since."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept, ctx.own = x.clone(), x.clone()
+        return ctx.kept
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return given[0] + (ctx.kept - ctx.own).to(given[0].dtype)
+
+
+class FirstLoss(torch.autograd.Function):
+    """An output; its backward keeps the first gradient that comes in."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.first = None
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        ctx.first = given[0] if ctx.first is None else ctx.first
+        return ctx.first
+
+
+def kept_output(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    return KeptOutput.apply(o), final  # pyright: ignore[reportReturnType]
+
+
+def loss_of_the_first_backward(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    return FirstLoss.apply(o), final  # pyright: ignore[reportReturnType]
+
+
+def derived_in_the_range_of_fp16(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    assert given.do is not None
+    do = given.do.masked_fill(given.do.abs() < SMALLEST, 0.0)
+    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+
+
+def offsets_as_they_lie(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Offsets by their address, within the tokens there are."""
+    if x.cu_seqlens is None:
+        return right(x)
+    there = x.cu_seqlens.as_strided(x.cu_seqlens.shape, (1,)).clamp(0, x.T)
+    return right(replace(x, cu_seqlens=there.cummax(0).values))
+
+
+def three_runs_of_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """q, k and v of one storage, whose rows they fill, are read as one run of heads each."""
+    tensors = (x.q, x.k, x.v)
+    row = sum(y.shape[2:].numel() for y in tensors)
+    one = len({y.untyped_storage().data_ptr() for y in tensors}) == 1
+    if not one or {y.stride(1) for y in tensors} != {row} or x.q.shape != x.v.shape:
+        return right(x)
+    first, strides = x.q.storage_offset(), (*x.q.stride()[:2], x.q.shape[3], 1)
+    q, k, v = (
+        x.q.as_strided(x.q.shape, strides, first + n * x.q.shape[2:].numel()) for n in range(3)
+    )
+    return right(replace(x, q=q, k=k, v=v))
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "o is kept for the backward where autograd does not see it": lambda: port(kept_output),
+    "a second backward has the loss of the first": lambda: port(loss_of_the_first_backward),
+    "incoming gradients under the range of fp16 are 0": lambda: Derived(
+        derived_in_the_range_of_fp16
+    ),
+    "offsets are read as if they were dense": lambda: port(offsets_as_they_lie),
+    "one projection is read as runs of heads": lambda: port(three_runs_of_heads),
+}
+"""By what is wrong."""

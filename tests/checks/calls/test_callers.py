@@ -1,0 +1,62 @@
+"""What callers do: planted faults are found by these rules alone, and right kernels of every
+operator pass.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.registry import find
+from kdaverify.checks.calls import questions
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.faults.planted.catalogue import PLANTED
+from kdaverify.faults.planted.questions import CALLERS_RULES
+
+BROKEN: Final = {
+    "CALLER1": "edited-outputs-backward",
+    "CALLER2": "cotangent-other",
+    "CALLER3": "cotangent-scaled",
+    "CALLER4": "view-column",
+    "CALLER5": "view-projection",
+}
+RIGHT: Final = {
+    "eager": {*CALLERS_RULES},
+    "eager-attention": {*CALLERS_RULES},
+    "eager-mla-decode": {"view-column"},
+    "eager-sparse-attention": {*CALLERS_RULES},
+    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column"},
+    "torch-short-conv": {*CALLERS_RULES} - {"view-projection"},
+    "torch-gated-norm": {*CALLERS_RULES},
+}
+"""Kernels, and the rules that say something about them."""
+
+
+def statuses(adapter: Adapter) -> dict[str, set[Status]]:
+    found = dict[str, set[Status]]()
+    for one in questions(adapter, "smoke"):
+        if one.rule.name in CALLERS_RULES:
+            said = {x.status for x in check("calls", adapter, one.problem, one.detail)}
+            found.setdefault(one.rule.name, set()).update(said)
+    return found
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_it_is_found_by_the_rule_about_it_alone(fault: str) -> None:
+    found = statuses(PLANTED[fault].adapter())
+    rejecting = {rule for rule, said in found.items() if any(one.rejects for one in said)}
+    assert rejecting == {BROKEN[fault]}
+
+
+def test_every_rule_has_a_fault() -> None:
+    assert {*BROKEN.values()} == {*CALLERS_RULES}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_kernels_of_every_operator_pass(name: str) -> None:
+    found = statuses(find(name))
+    assert {rule for rule, said in found.items() if Status.PASS in said} == RIGHT[name]
+    assert {one for said in found.values() for one in said} <= {Status.PASS, Status.SKIP}
