@@ -122,8 +122,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
     if contract.qk != GIVEN or contract.beta == "logit":
         members = (*members, *_leaning(members[0]))
-    if contract.transition == "formed":
-        members = (*members, *_mapping(members[:2], contract))
+    members = (*members, *mapping(members[:2], contract))
     members = (*members, *by_series(members[:2], contract))
     if contract.carry.unit > contract.accumulate.unit:
         # A cache in 16 bits holds the initial state too. Where gates are near 0 every element then
@@ -141,8 +140,10 @@ def _leaning(plain: Emulator) -> Iterator[Emulator]:
         yield replace(plain, name=f"functions of inputs too {name} by a bit", lean=lean)
 
 
-def _mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
-    """The same kernels with the map of the state of each chunk formed first."""
+def mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
+    """The same kernels with the map of the state of each chunk formed first, where declared."""
+    if contract.transition != "formed":
+        return
     state = scalar_decay.mapped_state if contract.decay == "scalar" else mapped_state
     for member in members:
         stages = replace(member.stages, state=state)
