@@ -76,6 +76,7 @@ class CallOperator(Operator):
         orders: the options that declare the order of axes, in words; "" where there are none.
         has_keys: whether problems of one shape can differ in which keys rows see.
         has_sources: whether one tensor can be several inputs, heads or entries of a call.
+        holds_nan: whether the rows of a sequence may be NaN, beside others that are not.
         has_copies: whether many copies of a small problem are one call.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
         odd: sets of inputs and outputs that change sign together, exactly.
@@ -88,6 +89,7 @@ class CallOperator(Operator):
     has_keys: ClassVar[bool] = False
     has_sources: ClassVar[bool] = False
     has_copies: ClassVar[bool] = False
+    holds_nan: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 

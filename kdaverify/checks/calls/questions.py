@@ -90,6 +90,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (of_sequences or not rule.sequences)
         and (adapter.operator.has_keys or not rule.keys)
         and (adapter.operator.has_sources or not rule.sources)
+        and (adapter.operator.holds_nan or not rule.apart)
         and (adapter.operator.has_copies or not rule.copies)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (adapter.conventions.norm is not None or not rule.normalised)

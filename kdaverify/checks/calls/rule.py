@@ -46,6 +46,7 @@ class CallRule:
         copies: about many copies of one small problem: tested on operators that say of what.
         sets: about sets of inputs that need gradients: tested with those that may be absent too.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
+        apart: about NaN in one sequence: tested on operators whose calls may hold it.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
@@ -78,6 +79,7 @@ class CallRule:
     copies: bool = False
     sets: bool = False
     aligned: bool = False
+    apart: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False

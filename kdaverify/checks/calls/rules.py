@@ -21,6 +21,7 @@ from kdaverify.checks.calls import (
     lifetimes,
     long_rows,
     multiples,
+    neighbours,
     packs,
     repeated,
     sources,
@@ -76,6 +77,7 @@ LATER: Final = (
     *long_rows.RULES,
     *callers.RULES,
     *views.IN_TABLES,
+    *neighbours.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

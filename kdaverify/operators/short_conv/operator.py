@@ -72,7 +72,7 @@ class ShortConvOperator(BoundedOperator):
     native = (PAST_16_BITS,)
     of_sizes = frozenset((*EQUAL, *SHORT, *TAPS))
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
-    equal_sizes = True
+    equal_sizes = holds_nan = True
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 

@@ -17,10 +17,10 @@ from kdaverify.faults.planted.broken_calls import RIGHT, port, wrong_at_times
 from kdaverify.faults.planted.rulebreakers import BROKEN
 
 # Tested elsewhere: with a kernel in a process of its own, on a GPU, with kernels that take segment
-# ids, that normalise rows, and with kernels of attention.
+# ids, that normalise rows, with short convolutions, and with kernels of attention.
 ELSEWHERE = {
     *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
-    *("many-copies", "many-copies-backward", "long-rows"),
+    *("many-copies", "many-copies-backward", "long-rows", "sequences-apart"),
     *(name for name, rule in RULES.items() if rule.keys),
 }
 
