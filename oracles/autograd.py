@@ -70,6 +70,21 @@ def frozen(names: Collection[str]) -> Generator[None]:
         _FROZEN.reset(before)
 
 
+_EVALUATED: Final = ContextVar[bool]("evaluated", default=False)
+
+
+@contextmanager
+def evaluated_before() -> Generator[None]:
+    """Within it a call under no_grad gets the tensors of a recorded call right before it, as in an
+    evaluation before a step, or under checkpointing.
+    """
+    before = _EVALUATED.set(True)
+    try:
+        yield
+    finally:
+        _EVALUATED.reset(before)
+
+
 def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those of a call's tensors that are not frozen, as leaves of a graph."""
     return {name: leaf(x) for name, x in tensors.items() if name not in _FROZEN.get()}
@@ -170,6 +185,9 @@ def _loss(outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
 
 def _with_graph(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
+        if _EVALUATED.get():
+            with torch.no_grad():
+                call()
         with torch.enable_grad():
             return call()
     except RuntimeError as error:

@@ -17,8 +17,9 @@ FORMS: Final[tuple[Form, ...]] = ("softplus", "bounded")
 LOWER_BOUND: Final = -5.0
 """Of the bounded form where nothing else is said, as KDA's models have it."""
 PARAMETERS: Final = ("A_log", "dt_bias")
-A_LOGS: Final = (-0.25, -3.0, 2.75, 1.0, 0.0)
-"""Models begin with exp(A_log) between 1 and 16. Where it is 1/20, gates of ordinary size are those
+A_LOGS: Final = (-0.25, -3.0, 4.25, 1.0, 0.0)
+"""Models begin with exp(A_log) between 1 and 16, and train it: 70 is past a clamp at 16, 32 or 64,
+of which the first was accepted. Where it is 1/20, gates of ordinary size are those
 of x + dt_bias between 8 and 20: a softplus that was linear from 8 on was accepted."""
 NEAREST: Final = 2.0**-24
 """Share of its range by which a bounded gate is kept from its ends before it is inverted: the logit
@@ -33,7 +34,8 @@ def A_log_of(heads: int, device: torch.device | None = None) -> Tensor:
 
     They are multiples of 1/64, as those of `dt_bias_of`: exact in every format that may hold them.
     """
-    return torch.tensor(A_LOGS, device=device)[torch.arange(heads, device=device) % len(A_LOGS)]
+    known = torch.tensor(A_LOGS, dtype=torch.float32, device=device)
+    return known[torch.arange(heads, device=device) % len(A_LOGS)]
 
 
 def dt_bias_of(heads: int, channels: int, device: torch.device | None = None) -> Tensor:

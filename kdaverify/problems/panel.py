@@ -125,6 +125,12 @@ _SMOKE = (
     _named("small-writes", "a system near the identity, whose inverse is cut short (SO1)",
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", key="identical", beta="small"),
     *(_named(name, why, once=True, **fields) for name, (why, fields) in COINCIDENT.items()),
+    _named("past-256-values",
+           "values past 256 columns, as heads of 256 expanded twice have, and a state: a second "
+           "grid of them (A4, WU9)",
+           once=True, T=3, H=1, HV=1, K=8, V=264),
+    _named("wide-group", "33 value heads of one key head, more than a program keeps (B30, A4)",
+           once=True, T=3, H=1, HV=33, K=8, V=8),
 )  # fmt: skip
 
 

@@ -34,6 +34,11 @@ SEQUENCES: Final = 540
 """Of a pack whose gradients are taken: more than a table of 512 holds."""
 ROWS: Final = 17_000
 """Tokens times heads of a batch whose gradients are taken: more than 2^14, 2^16 elements of q."""
+IN_A_ROW_TOKENS: Final = 8300
+"""Of one sequence: more than a launch of 8,192, which ends inside a copy of 70."""
+RESET: Final = -200.0
+"""A gate that leaves nothing in fp32, 1e-87 in fp64, and whose sums are rounded far less than those
+of -1e4."""
 WIDE: Final = {"H": 260, "D": 8800}
 """Key heads are more than a byte counts, channels of a convolution more than 8 for each thread."""
 
@@ -160,7 +165,8 @@ def _farthest(copies: Tensor) -> int:
 def _fields(problem: Any, number: int, axes: frozenset[str]) -> dict[str, Any]:
     """What a problem of so many copies has of its own."""
     if "T" in axes:
-        return {"T": problem.T * number, "lengths": (*problem.lengths,) * number}
+        lengths = {} if problem.lengths is None else {"lengths": problem.lengths * number}
+        return {"T": problem.T * number, **lengths}
     return {name: getattr(problem, name) * number for name in _present(problem, axes)}
 
 
@@ -235,6 +241,22 @@ def _backward(make: Make) -> CallRuleCheck:
     return check
 
 
+def _in_a_row(case: CallRuleCase) -> list[Outcome]:
+    """One sequence of copies, each of which begins with a reset."""
+    if "g" not in case.inputs.signature.names(Role.TOKEN) or case.adapter.domain.gates == "none":
+        raise Unreachable("it takes no gates that forget")
+    if case.adapter.domain.gate_range[0] > RESET:
+        raise Unreachable(f"it takes no gate of {RESET:g}, which forgets")
+    one = replace(case, problem=case.beside(state="absent", B=1, gate="log-sigmoid"))
+    x = one.inputs
+    g = x.g.clone()
+    g[:, 0] = RESET
+    # the exact values are of this call: what the first reset forgets is a state of 0
+    one.__dict__["inputs"] = replace(x, g=g)
+    copies = Copies.of(one, _number(one, IN_A_ROW_TOKENS, "T"), frozenset({"T"}))
+    return copies.judged(one.run(copies.many))
+
+
 def _twice(case: CallRuleCase) -> list[Outcome]:
     copies = _long_batch(case)
     call = recorded(case, unconverted(case), copies.many)
@@ -275,4 +297,10 @@ TWICE: Final = (
           " gradients",
           "saved tensors of a large call whose memory the gradients take", _twice, size="tails",
           inside=True, backward=True),
+)  # fmt: skip
+IN_A_ROW: Final = (
+    _rule("copies-in-a-row", f"each of copies in one sequence of {IN_A_ROW_TOKENS:,} tokens and"
+          " more, between which resets forget all, returns what one does alone",
+          "a second launch for tokens past 8,192, which starts from the given state", _in_a_row,
+          size="tails", sequences=True, delta=True),
 )  # fmt: skip

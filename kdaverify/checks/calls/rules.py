@@ -13,6 +13,7 @@ from kdaverify.checks.calls import (
     callers,
     chained,
     copies,
+    earlier,
     first,
     frozen,
     interleaved,
@@ -78,6 +79,8 @@ LATER: Final = (
     *callers.RULES,
     *views.IN_TABLES,
     *neighbours.RULES,
+    *earlier.RULES,
+    *copies.IN_A_ROW,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

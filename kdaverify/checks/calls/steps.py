@@ -11,13 +11,16 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
 CHANGES: Final[tuple[dict[str, Any], ...]] = (
-    {"B": 3, "H": 3, "HV": 9},
+    {"B": 3, "H": 3, "HV": 9, "gate": "log-sigmoid"},
+    {"B": 1, "H": 1, "HV": 33, "gate": "log-sigmoid"},
     {"K": 8, "V": 8},
     {"gate": "vanishing", "beta": "zero"},
 )
 """Beside the call of rules of one token (two entries of two key heads and four value heads): an odd
-number of each; square states, which fit when they are transposed; gates next to 0 where nothing is
-written, so that they alone show: a decode kernel that left them out was accepted.
+number of each; 33 value heads of one key head, more than a program keeps; square states, which fit
+when they are transposed; gates next to 0 where nothing is written, so that they alone show: a
+decode kernel that left them out was accepted. Gates of heads differ: the ninth of a key head had
+those of the first.
 
 Random cases of resumed runs have two sequences at most, and in smoke nearly always one head: a
 decode kernel that mapped heads of groups wrongly was accepted."""

@@ -15,11 +15,13 @@ from kdaverify.faults.planted.broken_backwards import Derived
 from kdaverify.faults.planted.broken_calls import Outputs, decoding, overwritten, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.signature import Role
 
 THREADS: Final = 1024
 GRAPH: Final = 256
 TABLE: Final = 512
 ROWS: Final = 2**14
+LAUNCH: Final = 2**13
 ELEMENTS: Final = 2**16
 
 
@@ -70,6 +72,21 @@ def saved_memory_of_large_calls(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     return overwritten(x, kept) if x.k.numel() >= ELEMENTS else right(x)
 
 
+def launches_from_the_start(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A sequence of more than 8,192 tokens takes several launches, each from the given state."""
+    if x.cu_seqlens is not None or x.T <= LAUNCH:
+        return right(x)
+    first = right(x.mapped(lambda tensor: tensor[:, :LAUNCH], Role.TOKEN))
+    rest = right(x.mapped(lambda tensor: tensor[:, LAUNCH:], Role.TOKEN))
+    return torch.cat((first[0], rest[0]), dim=1), rest[1]
+
+
+def gates_of_eight_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A program of a key head keeps the gates of eight value heads."""
+    heads, group = torch.arange(x.HV), x.HV // x.H
+    return right(replace(x, g=x.g[:, :, heads - heads % group + heads % group % 8]))
+
+
 def a_table_of_sequences(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     """d_initial_state is stored for 512 sequences."""
     found = EAGER.gradients(x, given)
@@ -94,5 +111,9 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "d_initial_state is stored for 512 sequences": lambda: Derived(a_table_of_sequences),
     "dbeta is stored for 256 value heads": lambda: Derived(a_table_of_heads),
     "dk of 65,536 elements is left where k was saved": lambda: port(saved_memory_of_large_calls),
+    "launches past 8,192 tokens start from the given state": lambda: port(launches_from_the_start),
+    "a decode step has the gates of eight value heads of a key head": lambda: decoding(
+        gates_of_eight_heads
+    ),
 }
 """By what is wrong."""

@@ -6,6 +6,7 @@ where nothing else is called.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,6 +24,7 @@ from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 from oracles.row_norm import EPSILON, GIVEN
 
+LOG_16: Final = math.log(16)
 SOFTPLUS: Final = RawGate("softplus")
 
 
@@ -160,6 +162,10 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
         PlantedEntry(
             gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=8.0)
         ),
+    ),
+    "the amplitude of a raw gate is at most 16": _wrong(
+        "softplus-in-kernel",
+        PlantedEntry(gate=lambda x, A, b: activated(x, A.clamp(max=LOG_16), b)),
     ),
 }
 

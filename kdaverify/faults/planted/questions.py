@@ -13,6 +13,7 @@ from kdaverify.checks.calls import (
     callers,
     chained,
     copies,
+    earlier,
     frozen,
     late,
     long_rows,
@@ -28,11 +29,18 @@ from kdaverify.problems.coincidences import COINCIDENT
 from kdaverify.verdicts.verdict import Verdict
 
 AUTOGRAD_RULES: Final = tuple(
-    rule.name for rule in (*autograd.RULES, *untracked.RULES, *frozen.RULES, *untracked.OF_CHUNKS)
+    rule.name
+    for rule in (
+        *autograd.RULES,
+        *untracked.RULES,
+        *frozen.RULES,
+        *untracked.OF_CHUNKS,
+        *earlier.RULES,
+    )
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in views.OF_EQUAL_SIZES)
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
-COPIES_RULES: Final = tuple(rule.name for rule in (*copies.RULES, *copies.TWICE))
+COPIES_RULES: Final = tuple(rule.name for rule in (*copies.RULES, *copies.TWICE, *copies.IN_A_ROW))
 PLACES_RULES: Final = tuple(
     rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES)
 )
@@ -146,7 +154,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "autograd": QuestionKind(
             "calls that a training step or a server makes: recorded or not, with any inputs"
-            " frozen, twice backward, from a sum",
+            " frozen, twice backward, from a sum or from some tokens alone, after an evaluation",
             lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
         "coincidences": QuestionKind(
@@ -159,7 +167,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold",
-            lambda case: _rule(case) in COPIES_RULES,
+            lambda case: _rule(case) in (*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(
             "states of the call before, one state of all sequences, one tensor in two places",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.faults.planted import callers, copies, places
+from kdaverify.faults.planted import callers, copies, earlier, places
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -208,6 +208,11 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-expanded-state": lambda: port(places.laid_like_the_given_state),
     "view-expanded-step": lambda: decoding(places.laid_like_the_given_state),
     "chained-calls": lambda: port(places.detached_behind_a_graph),
+    "after-refused": earlier.planned,
+    "evaluated-before": lambda: port(earlier.gates_of_an_evaluation),
+    "shared-forwards": lambda: port(earlier.saved_by_the_address_of_q),
+    "masked-loss-backward": lambda: Derived(earlier.dk_from_the_first_chunk_of_the_loss),
+    "copies-in-a-row": lambda: port(copies.launches_from_the_start),
     "one-tensor": lambda: port(places.one_buffer_of_rows),
     "one-expanded": lambda: port(places.gradient_of_a_prefix),
     "edited-outputs-backward": lambda: port(callers.kept_output),

@@ -9,7 +9,7 @@ from typing import Final
 from torch import Tensor
 
 from kdaverify.adapters.base import Output
-from kdaverify.faults.planted.shapes import ShapeFault, ShapeOutput
+from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput
 from oracles.gradients import Gradients
 from oracles.inputs import Inputs
 
@@ -22,6 +22,13 @@ def _first_columns_again(_: Inputs, found: Output) -> Output:
     o = found.o.clone()
     o[..., TILE:] = found.o[..., : o.shape[-1] - TILE]
     return replace(found, o=o)
+
+
+def _late_columns_from_zero(x: Inputs, _: Output) -> Output:
+    """A second grid of values starts from no state."""
+    state = x.state.clone()
+    state[..., WIDEST:] = 0
+    return RIGHT.forward(replace(x, initial_state=state))
 
 
 def _rows_unwritten(first: int) -> ShapeOutput:
@@ -57,6 +64,11 @@ FAULTS: Final = {
     ),
     "V of 256, several sequences": ShapeFault(
         "smoke", lambda x: x.V == WIDEST and x.several, output=_first_columns_again
+    ),
+    "V past 256, a given state": ShapeFault(
+        "smoke",
+        lambda x: x.V > WIDEST and x.state and not x.backward,
+        output=_late_columns_from_zero,
     ),
 }
 """By trigger."""

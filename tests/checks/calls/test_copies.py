@@ -12,14 +12,14 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
 from kdaverify.checks.calls import questions
-from kdaverify.checks.calls.copies import RULES, TWICE
+from kdaverify.checks.calls.copies import IN_A_ROW, RULES, TWICE
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 
-NAMES: Final = [rule.name for rule in (*RULES, *TWICE)]
+NAMES: Final = [rule.name for rule in (*RULES, *TWICE, *IN_A_ROW)]
 BROKEN: Final = {
-    "COPY1": {*NAMES} - {"copies-backward", "copies-backward-twice"},
+    "COPY1": {*NAMES} - {"copies-backward", "copies-backward-twice", "copies-in-a-row"},
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
     "COPY4": {"copies-heads", "copies-heads-step", "copies-heads-backward"},
@@ -27,6 +27,7 @@ BROKEN: Final = {
     "COPY6": {"copies-packed-backward"},
     "COPY7": {"copies-heads-backward"},
     "COPY8": {"copies-backward-twice"},
+    "COPY9": {"copies-in-a-row"},
 }
 
 

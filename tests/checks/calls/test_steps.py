@@ -18,6 +18,7 @@ from kdaverify.checks.status import Status
 from kdaverify.faults.adapter import DELTA, GDN
 from kdaverify.faults.conforming_kernels import CONV
 from kdaverify.faults.planted.broken_calls import decoding, port, right
+from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.rulebreakers import BROKEN
 
 DECODE: Final = [rule.name for rule in RULES.values() if rule.decode]
@@ -48,6 +49,11 @@ def test_conforming_kernels_keep_every_rule(adapter: Adapter) -> None:
         "its operator has no scale"
     }
     assert {outcome.status for outcome in found} - {Status.SKIP} == {Status.PASS}
+
+
+def test_a_step_of_more_value_heads_a_key_head_than_a_program_keeps_is_rejected() -> None:
+    wrong = tested(PLANTED["COPY10"].adapter(), "step")
+    assert any(outcome.status.rejects for outcome in wrong)
 
 
 def test_a_kernel_of_whole_chunks_is_not_called_to_decode() -> None:

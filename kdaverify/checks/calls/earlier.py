@@ -1,0 +1,135 @@
+"""A call after others that leave something behind, or a backward from a loss of some tokens alone:
+what happens between the calls of a real program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import values_of
+from kdaverify.checks.calls.autograd import (
+    RecordedCall,
+    gradients_of_call,
+    recorded,
+    unconverted,
+)
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import CallError, watched
+from kdaverify.checks.outcome import Outcome
+from oracles.autograd import evaluated_before
+from oracles.signature import Role
+
+MASKED: Final = 65
+"""Tokens before and behind those of a loss: a chunk of 64, and one more."""
+LOSS: Final = 4
+
+
+def _after_refused(case: CallRuleCase) -> list[Outcome]:
+    """One state too many is safe for a kernel that does not look: it reads what is there."""
+    if not any(case.inputs.holds(name) for name in case.inputs.signature.names(Role.STATE)):
+        raise Unreachable("it takes no initial state")
+    plain = {name: tensor.clone() for name, tensor in case.run().items()}
+    try:
+        other: Any = case.beside(**case.other_offsets()).inputs()
+    except Unreachable:
+        other = case.inputs
+    try:
+        watched(lambda: case.adapter.forward(_with_a_state_more(other.copied())), "call")
+    except CallError as fault:
+        if fault.status.takes_process:
+            raise Unreachable("a call that it refuses ends its process") from None
+    said = "after a call with one initial state too many"
+    return same_or_right(plain, case.run(), case.judged, said)
+
+
+def _with_a_state_more(x: Any) -> Any:
+    for name, state in x.signature.tensors(x, Role.STATE).items():
+        # past the constructor, which refuses it as a kernel should
+        object.__setattr__(x, name, torch.cat((state, state[-1:])))
+    return x
+
+
+def _evaluated_before(case: CallRuleCase) -> list[Outcome]:
+    plain = {name: dx.clone() for name, dx in case.back().items()}
+    with evaluated_before():
+        found = case.back()
+    said = "where a call under no_grad had the same tensors before"
+    return same_or_right(plain, found, case.judged_back, said)
+
+
+def _sharing(case: CallRuleCase) -> list[Outcome]:
+    """What is kept by the address of one tensor, or of all but one, is overwritten by a call that
+    shares them and differs in all others.
+    """
+    names = unconverted(case)
+    plain = gradients_of_call(case, recorded(case, names))
+    first = recorded(case, names)
+    other = replace(case, problem=case.problem.replace(seed=case.problem.seed + 1))
+    # held until the end: memory of a graph that is gone may be used again
+    _later = [
+        recorded(other, names, **{name: first.leaves[name] for name in shared})
+        for shared in _shared(first)
+    ]
+    found = gradients_of_call(case, first)
+    said = "where later calls shared some of its tensors"
+    return same_or_right(plain, found, case.judged_back, said)
+
+
+def _shared(call: RecordedCall) -> Iterator[tuple[str, ...]]:
+    names = (*call.leaves,)
+    if len(names) < 2:
+        raise Unreachable("it takes fewer than two tensors as they are")
+    seen = {(name,) for name in names} | {tuple(n for n in names if n != one) for one in names}
+    yield from sorted(seen)
+
+
+def _masked(case: CallRuleCase) -> list[Outcome]:
+    long = replace(case, problem=case.beside(**_of_one_head(case), T=2 * MASKED + LOSS))
+    if long.problem.packed or long.problem.T < 2 * MASKED + LOSS:
+        raise Unreachable(f"it takes no sequence of {2 * MASKED + LOSS} tokens")
+    loss = _loss_of_some(long)
+    return long.judged_back(long.back(loss), loss)
+
+
+def _of_one_head(case: CallRuleCase) -> dict[str, int]:
+    return {name: 1 for name in ("B", "H", "HV") if name in type(case.problem).model_fields}
+
+
+def _loss_of_some(case: CallRuleCase) -> Any:
+    """The case's loss with cotangents of exactly 0 at all tokens but some."""
+    signature, given = case.inputs.signature, dict[str, Tensor]()
+    for name, dy in values_of(case.cotangents).items():
+        if dy is None:
+            continue
+        given[name] = dy
+        if not signature.is_state(signature.cotangents[name]):
+            given[name] = torch.zeros_like(dy)
+            given[name][:, MASKED : MASKED + LOSS] = dy[:, MASKED : MASKED + LOSS]
+    return case.loss_of(given)
+
+
+_rule = partial(CallRule, spare=False, costly=True)
+RULES: Final = (
+    _rule("after-refused", "a call after one that is refused, for one state too many, returns what"
+          " it does alone", "plans, offsets or flags that a call which raises leaves behind",
+          _after_refused, sequences=True, states=True, inside=True),
+    _rule("evaluated-before", "the gradients of a call are the same where a call under no_grad had"
+          " its tensors before",
+          "activations kept by their tensors, without a graph where they were made without one",
+          _evaluated_before, inside=True, backward=True),
+    _rule("shared-forwards", "the gradients of a call do not depend on later calls that share some"
+          " of its tensors", "what the backward needs, kept by the address of one tensor",
+          _sharing, size="tails", inside=True, backward=True),
+    _rule("masked-loss-backward", f"gradients are exact where the loss leaves out the first"
+          f" {MASKED} tokens of a sequence, and as many at its end",
+          "a backward that begins at the first token of the loss, or ends at its last", _masked,
+          size="tails", packed=False, sequences=True, states=True, backward=True, once=True),
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""Faults of what a program does between calls: an evaluation, a refused call, calls that share
+tensors, a loss of some tokens alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import kernel
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+CHUNK: Final = 64
+
+
+class ByAddress(torch.autograd.Function):
+    """k as it is; its backward reads k from a table by the address of q."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, address: int, kept: dict[Any, Any]) -> Tensor:
+        ctx.own, ctx.kept, ctx.address, kept[address] = k, kept, address, k
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None, None]:
+        read = ctx.kept[ctx.address]
+        return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None, None
+
+
+def gates_of_an_evaluation(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """Gates derived under no_grad stand for those of a later call on the same tensor."""
+    if not torch.is_grad_enabled():
+        kept["g"] = (x.g, x.g.detach().clone())
+        return right(x)
+    held, own = kept.get("g", (None, x.g))
+    return right(replace(x, g=own) if held is x.g and torch.equal(own, x.g) else x)
+
+
+def saved_by_the_address_of_q(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    return right(replace(x, k=ByAddress.apply(x.k, x.q.data_ptr(), kept)))
+
+
+def dk_from_the_first_chunk_of_the_loss(
+    x: Inputs, given: Cotangents, _: dict[Any, Any]
+) -> Gradients[Any]:
+    """Chunks before the first that the loss depends on have no gradient of k."""
+    found = EAGER.gradients(x, given)
+    if given.do is None or x.cu_seqlens is not None or not bool(given.do.any()):
+        return found
+    seen = given.do.ne(0).any(-1).any(-1).any(0)
+    dk = found.dk.clone()
+    dk[:, : int(seen.int().argmax()) // CHUNK * CHUNK] = 0
+    return replace(found, dk=dk)
+
+
+def planned() -> Adapter:
+    """A kernel that plans the offsets of a pack before it looks at its other arguments."""
+    kept = dict[str, Tensor]()
+
+    def call(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        cu_seqlens: Tensor | None,
+    ) -> Outputs:
+        if cu_seqlens is None:
+            return right(Inputs(q, k, v, g, beta, scale, initial_state, None))
+        plan = kept.get("plan", cu_seqlens)
+        if len(plan) != len(cu_seqlens) or int(plan[-1]) > q.shape[1]:
+            plan = cu_seqlens
+        kept["plan"] = plan
+        # refuses a state too many
+        outputs = right(Inputs(q, k, v, g, beta, scale, initial_state, plan))
+        kept.clear()
+        return outputs
+
+    return kernel(
+        call,
+        name="port",
+        contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"},
+        packing="cu_seqlens",
+        dtypes=DTYPES,
+    )
