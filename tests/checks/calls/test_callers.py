@@ -4,13 +4,15 @@ operator pass.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
+import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
 from kdaverify.checks.calls import questions
+from kdaverify.checks.calls.callers import REFUSAL
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
@@ -60,3 +62,25 @@ def test_right_kernels_of_every_operator_pass(name: str) -> None:
     found = statuses(find(name))
     assert {rule for rule, said in found.items() if Status.PASS in said} == RIGHT[name]
     assert {one for said in found.values() for one in said} <= {Status.PASS, Status.SKIP}
+
+
+class Viewed(torch.autograd.Function):
+    """A function whose output is a view."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone().view(2, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0].view(4)
+
+
+@pytest.mark.parametrize("function", [Viewed.apply, torch.exp])
+def test_refusals_of_autograd_are_recognised(function: Any) -> None:
+    y = function(torch.ones(4, requires_grad=True))
+    with torch.no_grad():
+        y.view(-1).zero_()
+    with pytest.raises(RuntimeError) as refusal:
+        y.view(-1).sum().backward()
+    assert REFUSAL.search(str(refusal.value))
