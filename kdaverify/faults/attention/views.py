@@ -103,6 +103,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
            outputs=("o",), patch=lambda _: AttentionPatch(merge=_read_in_order("o_b", rows=1))),
     _fault(id="VIEW-table", title="the table is read as [B, pages] in memory",
            trigger="a table that is a transposed view", operator="mla_decode",
+           outputs=("o", "lse", "call"),
            patch=lambda _: AttentionPatch(decode=_read_in_order("block_table"))),
     _fault(id="VIEW-queries", title="queries are read in the order [B, s_q]",
            trigger="q that lies as [s_q, B, H, d_k]", operator="mla_decode",
