@@ -186,8 +186,17 @@ def two_backwards(
     given = incoming(case, loss)
     first = watched(lambda: call.gradients(given, keep=True), "call")
     before = {name: dx.clone() for name, dx in by_gradient(case, first).items()}
+    return before, by_gradient(case, second_backward(call, given))
+
+
+def second_backward(call: RecordedCall, given: Tensors) -> Tensors:
+    """The gradients of a call that had a backward.
+
+    Raises:
+        Unreachable: its backward runs once.
+    """
     try:
-        return before, by_gradient(case, call.gradients(given))
+        return call.gradients(given)
     except RuntimeError as error:
         # Functions that free what they saved save memory, and say so: nobody gets a wrong gradient.
         raise Unreachable(

@@ -15,15 +15,15 @@ import torch
 
 from kdaverify.adapters.base import values_of
 from kdaverify.checks.calls.autograd import (
-    RecordedCall,
     by_gradient,
     gradients_of_call,
     incoming,
     recorded,
+    second_backward,
     unconverted,
 )
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.gradients import handed
@@ -66,7 +66,7 @@ def _another_loss(case: CallRuleCase) -> list[Outcome]:
     fresh = recorded(case, unconverted(case))
     plain = by_gradient(case, watched(lambda: fresh.gradients(given), "call"))
     watched(lambda: call.gradients(incoming(case), keep=True), "call")
-    found = by_gradient(case, _again(call, given))
+    found = by_gradient(case, second_backward(call, given))
     judge = partial(case.judged_back, given=loss)
     return same_or_right(plain, found, judge, "under another loss, in a second backward")
 
@@ -77,14 +77,6 @@ def _other_loss(case: CallRuleCase) -> Any:
     followed = case.adapter.differentiates(case.problem)
     given = operator.loss(other, followed, operator.whole(followed), 0)
     return handed(case.adapter, case.problem, given)
-
-
-def _again(call: RecordedCall, given: Tensors) -> Tensors:
-    try:
-        return call.gradients(given)
-    except RuntimeError as error:
-        said = str(error).partition("\n")[0]
-        raise Unreachable(f"its backward runs once a call: {said}") from None
 
 
 def _scaled(case: CallRuleCase) -> list[Outcome]:
