@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import torch
 
+import kdaverify
+import oracles
 from kdaverify.adapters.base import WrongKernelError
 
 Kind = Literal["ERROR", "WRONG_KERNEL", "CRASH", "HANG", "OOM", "UNANSWERED"]
@@ -18,6 +22,10 @@ _MEMORY: Final = re.compile(
     re.IGNORECASE,
 )
 _TORCH: Final = f"{Path(torch.__file__).parent}/"
+_HARNESS, _ORACLES = (f"{Path(str(package.__file__)).parent}/" for package in (kdaverify, oracles))
+_LIBRARIES: Final = tuple(
+    f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "purelib", "platlib")
+)
 # What CUDA and Ascend say once every later call on the device will fail too.
 _DEVICE: Final = re.compile(
     r"illegal memory access|illegal_address|device-side assert|unspecified launch"
@@ -61,12 +69,26 @@ def lost_device(error: BaseException) -> CallFailure:
 def reported(error: BaseException) -> str:
     """Type, text and place of an exception, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
-    # A missing function of torch is raised in torch; what has to change is the line that called it.
-    own = next(
-        (frame for frame in reversed(frames) if not frame.filename.startswith(_TORCH)), frames[-1]
-    )
-    caller = "" if own is frames[-1] else f", called at {_place(own)}"
-    return f"{type(error).__name__}: {error} ({_place(frames[-1])}{caller})"
+    return f"{type(error).__name__}: {error} ({_place(frames[-1])}{_caller(frames)})"
+
+
+def _caller(frames: Sequence[traceback.FrameSummary]) -> str:
+    """The line that has to change, where the last frame is a library's: the last of the user's own
+    files; of a kernel that is installed itself, the last outside torch.
+    """
+    own = next((frame for frame in reversed(frames) if not _installed(frame)), None)
+    outside = (frame for frame in reversed(frames) if not frame.filename.startswith(_TORCH))
+    last = own or next(outside, frames[-1])
+    if last is frames[-1]:
+        return ""
+    # The backward of torch's own operations has no frame of the kernel's.
+    if last.filename.startswith(_ORACLES):
+        return ", in the backward of its outputs"
+    return f", called at {_place(last)}"
+
+
+def _installed(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith((_TORCH, _ORACLES, _HARNESS, *_LIBRARIES, "<"))
 
 
 def _place(frame: traceback.FrameSummary) -> str:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import pytest
+import torch
 
+import kdaverify
+import oracles
 from kdaverify.adapters import Adapter
 from kdaverify.adapters.isolation import Isolated, postmortem, supervisor
+from kdaverify.adapters.isolation.fault import reported
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
+from oracles.autograd import gradients_of
 from tests.adapters.isolation.compiling import COMPILED
 from tests.adapters.isolation.conftest import Isolate
 from tests.adapters.isolation.planted import PLANTED
@@ -181,3 +190,53 @@ def test_without_a_process_of_its_own_memory_and_devices_are_reported_alike(
     variants = PLANTED.variants()
     (outcome,) = judged(variants["poisoned"], problem)
     assert outcome.status is Status.CRASH
+
+
+def place_of(call: Callable[[], object]) -> str:
+    """What an exception of `call` is reported as, without line numbers."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 # whatever it raises
+        return re.sub(r":\d+", "", reported(error))
+    raise AssertionError("it raised nothing")
+
+
+def test_an_exception_of_a_library_names_the_line_that_called_it() -> None:
+    """jax and the standard library raise in files of theirs, which nobody is to change."""
+    said = place_of(lambda: json.loads("{"))
+    assert said.endswith("called at test_faults.py in <lambda>)"), said
+    np = pytest.importorskip("numpy")
+    said = place_of(lambda: np.linalg.cholesky(-np.eye(2)))
+    assert said.endswith("called at test_faults.py in <lambda>)"), said
+
+
+def test_an_exception_of_torchs_backward_names_no_file_of_the_harness() -> None:
+    def edited() -> None:
+        leaf = torch.ones(3, requires_grad=True)
+        kept = leaf.exp()
+        squared = kept * kept
+        with torch.no_grad():
+            kept.zero_()
+        gradients_of({"o": squared}, {"leaf": leaf}, {"o": torch.ones(3)})
+
+    said = place_of(edited)
+    assert said.endswith("called at test_faults.py in edited)"), said
+
+
+def test_a_backward_without_a_line_of_the_kernel_is_called_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = [
+        traceback.FrameSummary(
+            f"{Path(kdaverify.__file__).parent}/checks/execute.py", 1, "watched"
+        ),
+        traceback.FrameSummary(f"{Path(oracles.__file__).parent}/autograd.py", 1, "gradients_of"),
+        traceback.FrameSummary(f"{Path(torch.__file__).parent}/autograd/graph.py", 1, "engine"),
+    ]
+
+    def extracted(_: object) -> list[traceback.FrameSummary]:
+        return frames
+
+    monkeypatch.setattr(traceback, "extract_tb", extracted)
+    said = reported(RuntimeError("an edit"))
+    assert said == "RuntimeError: an edit (graph.py:1 in engine, in the backward of its outputs)"
