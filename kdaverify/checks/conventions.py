@@ -52,7 +52,8 @@ BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {
     "qk": {"norm_eps": EPSILON},
 }
 """What belongs to one value of a choice alone."""
-UNDER_ANY = (Status.MISSING, Status.TYPE, Status.DTYPE, Status.MUTATED_INPUT, Status.ALIASED_OUTPUT)
+OF_MEMORY = (Status.MUTATED_INPUT, Status.ALIASED_OUTPUT)
+UNDER_ANY = (Status.MISSING, Status.TYPE, Status.DTYPE, *OF_MEMORY)
 """What is wrong with a call under any convention."""
 ORDINARY = PROBE.replace(T=64, K=64, V=64, gate="mild", state="absent")
 """What every kernel takes: one that answers neither this nor the probe answers nothing."""
@@ -81,6 +82,23 @@ def preflight(adapter: Adapter) -> list[Outcome]:
         said = Outcome(f"other {other.output}", other.status, mended(adapter, other))
         return [found, *declined([said])]
     return [found]
+
+
+def misfit(adapter: Adapter) -> str | None:
+    """What is wrong with every call, or None. A kernel that ended its process may have done so for
+    the sizes of the probe alone: it is called with an ordinary problem too.
+    """
+    found = conventions(adapter)
+    if not found.status.takes_process:
+        return found.message if found.status.rejects else None
+    # Each try costs the whole time limit.
+    if found.status is Status.HANG or not (adapter.answers and adapter.open_ended):
+        return None
+    try:
+        _unanswered(adapter, fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0])))
+    except CallError as fault:
+        return str(fault)
+    return None
 
 
 def conventions(adapter: Adapter) -> Outcome:
@@ -177,15 +195,19 @@ def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -
     if not (adapter.answers and adapter.open_ended):
         return None
     if isinstance(complaint, CallError):
-        return _unanswered(adapter) or (
+        ordinary = fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0]))
+        if complaint.status in OF_MEMORY:
+            # An ordinary call has no state to edit: ports that update theirs had 206 failures.
+            stateful = fitted(adapter, ordinary.replace(state="asymmetric"))
+            return _unanswered(adapter, ordinary) or _unanswered(adapter, stateful)
+        return _unanswered(adapter, ordinary) or (
             _transposed(adapter) if complaint.status is Status.SHAPE else None
         )
     return _without_scale(adapter, problem)
 
 
-def _unanswered(adapter: Adapter) -> Outcome | None:
+def _unanswered(adapter: Adapter, problem: Problem) -> Outcome | None:
     """What is wrong with an ordinary call, whatever its numbers; None where it is answered."""
-    problem = fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0]))
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
     if not isinstance(fault, CallError):
         return None

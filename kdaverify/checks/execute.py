@@ -22,6 +22,10 @@ from oracles.signature import Role, TensorCall
 NO_DEVICE: Final = (
     '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
 )
+OF_TORCH: Final = (
+    '; its tensors are of torch: declare framework="jax" if the function takes JAX arrays,'
+    " else convert them"
+)
 _ABOUT_MEMORY: Final = re.compile(r"contiguous|\bstrides?\b|\balign(ed|ment)\b", re.IGNORECASE)
 X = TypeVar("X")
 Entry = Callable[[Any], Any]
@@ -127,9 +131,12 @@ def refuses_views(fault: CallError) -> bool:
 
 
 def mended(adapter: Adapter, fault: CallError) -> str:
-    """What a call did wrong, with the mend where that is a declared device."""
-    lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
-    return f"{fault}{NO_DEVICE}" if lost else str(fault)
+    """What a call did wrong, with the mend where that is a declared device or framework."""
+    if adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault)):
+        return f"{fault}{NO_DEVICE}"
+    # jax names the class that it was given: "einsum requires ndarray or scalar arguments, got ..."
+    refused = re.search(r"TypeError: .*<class 'torch\.Tensor'>", str(fault))
+    return f"{fault}{OF_TORCH}" if refused else str(fault)
 
 
 def _check_container(returned: Mapping[str, Any]) -> None:
@@ -300,6 +307,6 @@ def _check_own_memory(name: str, value: Tensor, given: TensorCall) -> None:
             raise CallError(
                 Status.ALIASED_OUTPUT,
                 name,
-                f"{name}: shares the memory of the input {source}; the next call would overwrite"
-                " the result",
+                f"{name}: shares the memory of the input {source}; return a copy of it: the next"
+                " call would overwrite the result",
             )

@@ -44,6 +44,20 @@ def in_place(x: Inputs) -> Results:
     return right(x)
 
 
+def state_in_place(x: Inputs) -> Results:
+    o, state = right(x)
+    if x.initial_state is None:
+        return o, state
+    with torch.no_grad():
+        return o, x.initial_state.copy_(state)
+
+
+def state_slot(x: Inputs) -> Results:
+    """A view of the state that was given, which nothing changed: of one token with beta = 0."""
+    o, state = right(x)
+    return o, state if x.initial_state is None else x.initial_state[:]
+
+
 def raising(x: Inputs) -> Results:
     raise ValueError(f"a tile of {x.K} is not supported")
 
@@ -52,6 +66,12 @@ def as_jax(x: Inputs) -> Any:
     import jax.numpy as jnp
 
     return tuple(jnp.asarray(tensor.float().numpy()) for tensor in right(x))
+
+
+def calls_jax(x: Inputs) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.einsum("bthk,bthv->bhkv", x.k, x.v), x.initial_state  # pyright: ignore[reportUnknownMemberType, reportArgumentType]
 
 
 def changed(**fields: Callable[[Inputs], Any]) -> Callable[[Inputs], Results]:
@@ -80,9 +100,12 @@ WRONG: Final[dict[str, tuple[Callable[[Inputs], Any], Status]]] = {
     "float64 outputs": (lambda x: tuple(y.double() for y in right(x)), Status.DTYPE),
     "numpy": (lambda x: tuple(y.float().numpy() for y in right(x)), Status.TYPE),
     "jax": (as_jax, Status.TYPE),
+    "calls jax": (calls_jax, Status.ERROR),
     "yields": (yielding, Status.TYPE),
     "raises": (raising, Status.ERROR),
     "edits its inputs": (in_place, Status.MUTATED_INPUT),
+    "edits its state": (state_in_place, Status.MUTATED_INPUT),
+    "returns its state": (state_slot, Status.ALIASED_OUTPUT),
     "moves to a GPU": (lambda x: right(x.on("cuda")), Status.ERROR),
     "log2 gates": (changed(g=lambda x: x.g * 0.6931471805599453), Status.CONVENTION),
     "transposed final state": (transposed, Status.CONVENTION),
@@ -251,42 +274,39 @@ def test_a_shipped_kernel_that_a_port_imports_is_not_judged_in_its_place(tmp_pat
 
 
 @pytest.mark.whole_run
-def test_a_kernel_that_ends_the_process_of_the_preflight_is_judged_in_another(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "port.py").write_text(
-        "import os, kdaverify\n@kdaverify.kernel\ndef port(q, k, v, g, beta, *, scale):\n   "
-        " os.abort()\n"
+def test_a_kernel_that_ends_every_process_is_reported_once(tmp_path: Path) -> None:
+    """It had 271 failing verdicts of 15 kinds, each after a process of its own."""
+    done = verified(tmp_path, "    os.abort()")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (
+        "the process ended during the pre-flight: Aborted in port (port.py:4); judging again,"
+        " port.py in a worker process" in done.stdout
     )
-    command = [
-        sys.executable,
-        "-m",
-        "kdaverify",
-        "verify",
-        "--impl",
-        "port.py",
-        "--only",
-        "forward",
-        "--workers",
-        "0",
-        "--diagnosis",
-        "0",
-        # Each further test would start one more process, only to see it end.
-        "-x",
-    ]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
+    assert "died of SIGABRT in port (port.py:4)" in done.stdout
+    assert "found before the suites" in done.stdout and "1 of 1 tests judged" in done.stdout
+
+
+def test_a_kernel_that_ends_the_process_for_some_sizes_is_left_to_the_suites() -> None:
+    every = port(lambda _: sys.exit(3))
+    some = port(lambda x: right(x) if x.K % 64 == 0 else sys.exit(3))
+    assert "ended its process: SystemExit: 3" in str(every.operator.misfit(every))
+    assert some.operator.misfit(some) is None
+
+
+def verified(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+    (folder / "port.py").write_text(
+        "import os, kdaverify\n@kdaverify.kernel\n"
+        f"def port(q, k, v, g, beta, *, scale, initial_state):\n{body}\n"
+    )
+    command = [sys.executable, "-m", "kdaverify", "verify", "--impl", "port.py"]
+    return subprocess.run(
+        [*command, "--workers", "0", "--diagnosis", "0"],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert (
-        "the process ended during the pre-flight: Aborted in port (port.py:4); judging again,"
-        " port.py in a worker process" in done.stdout
     )
 
 

@@ -18,7 +18,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.gradient_standard import gradient_standard
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, standard
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.conventions import conventions, preflight
+from kdaverify.checks.conventions import misfit, preflight
 from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.laws.registry import LAWS
@@ -99,8 +99,7 @@ class KdaOperator(CallOperator):
         return bounds_of(adapter, chosen, profile)
 
     def misfit(self, adapter: Adapter) -> str | None:
-        found = conventions(adapter)
-        return found.message if found.status.rejects and not found.status.takes_process else None
+        return misfit(adapter)
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
         return preflight(adapter)
