@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -113,8 +113,8 @@ def scan(
     """Carries state through every sequence, `size` tokens at a time.
 
     An inert row leaves any state bit-identical (S * exp(0) + 0 * 0), so short tails need no second
-    code path. A walk backwards meets the blocks of the walk forwards, the last one first, each with
-    the same sequences.
+    code path. A walk backwards takes the blocks of the walk forwards, the last one first, each
+    with the same sequences.
 
     Args:
         size: tokens per block.
@@ -149,24 +149,30 @@ def scan(
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
                 carry = tuple(tensor[:live] for tensor in everyone)
                 resting = tuple(tensor[live:] for tensor in everyone)
-            places: list[Tensor] = []
-            walked: list[Tensors] = []
-            for x, of_block, _ in group:
-                carry, outputs = body(carry, x)
-                places.append(of_block)
-                walked.append(outputs)
-            rows.append(_joined(places, 1).flatten())
-            produced.append(
-                tuple(
-                    _joined(pieces, 2).transpose(1, 2).flatten(0, 1)
-                    for pieces in zip(*walked, strict=True)
-                )
-            )
+            carry, places, outputs = _walked_blocks(carry, group, body)
+            rows.append(places)
+            produced.append(outputs)
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
     return final, tuple(
         _scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True)
     )
+
+
+def _walked_blocks(
+    carry: Tensors, blocks: Iterable[Block], body: Body
+) -> tuple[Tensors, Tensor, Tensors]:
+    """The carry after blocks of the same sequences; the rows and the outputs of all."""
+    places: list[Tensor] = []
+    walked: list[Tensors] = []
+    for x, of_block, _ in blocks:
+        carry, outputs = body(carry, x)
+        places.append(of_block)
+        walked.append(outputs)
+    joined = (
+        _joined(pieces, 2).transpose(1, 2).flatten(0, 1) for pieces in zip(*walked, strict=True)
+    )
+    return carry, _joined(places, 1).flatten(), tuple(joined)
 
 
 def _joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
@@ -205,55 +211,73 @@ def there_and_back(
     Returns:
         The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
     """
-    walked = _Walked(samples)
-    kept: list[tuple[Tensors, list[X]]] = []
+    # The first row past the end may round what is carried; only samples do so in every one.
+    inert = None if samples is not None else int(rounds)
+    walk = partial(scan, inputs, BLOCK, dtype=others[0].dtype, others=others, inert=inert)
     blocks = -(-max(inputs.lengths) // BLOCK)
     light = samples is None and blocks * start[0].numel() <= KEPT_STATES
+    trip = _RoundTrip(there, back, blocks, light=light, walked=_Walked(samples))
+    walk(start, trip.forwards)
+    return walk(end, trip.backwards, reverse=True)
 
-    def block(carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
-        left: list[X] = []
-        tokens = x.split(1)
-        for token in tokens[: _real(x)]:
-            carry, of_token = walked.one(there, carry, token)
-            left.append(of_token)
-        walked.pass_over(len(tokens) - len(left))
-        # What `back` finds of rows past the end with it is dropped.
-        return carry, left + left[-1:] * (len(tokens) - len(left))
 
-    def forwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
-        if len(kept) + 1 < blocks:
-            after, left = block(carry, x)
-            kept.append((carry, left if light else []))
+@dataclass
+class _RoundTrip(Generic[X]):
+    """The blocks of `there_and_back`, each way.
+
+    Args:
+        blocks: of the longest sequence.
+        light: whether what the tokens of every block left is kept.
+        kept: the carry before every block that was walked forwards, and what its tokens left.
+    """
+
+    there: Callable[[Tensors, Tokens], tuple[Tensors, X]]
+    back: Callable[[Tensors, Tokens, X], tuple[Tensors, Tensors]]
+    blocks: int
+    light: bool
+    walked: _Walked
+    kept: list[tuple[Tensors, list[X]]] = field(default_factory=list)
+
+    def forwards(self, carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+        """The carry after a block; of the last one, which `backwards` walks again, its own."""
+        if len(self.kept) + 1 < self.blocks:
+            after, left = self._block(carry, x)
+            self.kept.append((carry, left if self.light else []))
             return after, ()
-        kept.append((carry, []))
-        if samples is not None:
-            walked.one(there, carry, x.rows(slice(1)))
-            walked.pass_over(BLOCK - 1)
+        self.kept.append((carry, []))
+        if self.walked.samples is not None:
+            self.walked.one(self.there, carry, x.rows(slice(1)))
+            self.walked.pass_over(BLOCK - 1)
         return carry, ()
 
-    def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+    def backwards(self, carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+        """The carry before a block, and its outputs."""
+        (state, left), tokens, real = self.kept.pop(), x.split(1), _real(x)
+        left = left or self._block(state, x)[1]
         rows: list[Tensors] = []
-        (state, left), tokens, real = kept.pop(), x.split(1), _real(x)
-        left = left or block(state, x)[1]
         settled = False
         for t in reversed(range(len(tokens))):
             if settled and t >= real:
                 rows.append(rows[-1])
                 continue
-            before, outputs = walked.one(back, carry, tokens[t], left[t])
+            before, outputs = self.walked.one(self.back, carry, tokens[t], left[t])
             if t >= real and not rows:
                 # Stored without a change once, it always is.
                 settled = all(map(torch.equal, before, carry))
-                walked.pass_over(settled * (len(tokens) - real - 1))
+                self.walked.pass_over(settled * (len(tokens) - real - 1))
             carry = before
             rows.append(outputs)
         return carry, tuple(torch.cat(pieces[::-1], dim=2) for pieces in zip(*rows, strict=True))
 
-    # The first row past the end may round what is carried; only samples do so in every one.
-    inert = None if samples is not None else int(rounds)
-    walk = partial(scan, inputs, BLOCK, dtype=others[0].dtype, others=others, inert=inert)
-    walk(start, forwards)
-    return walk(end, backwards, reverse=True)
+    def _block(self, carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
+        left: list[X] = []
+        tokens = x.split(1)
+        for token in tokens[: _real(x)]:
+            carry, of_token = self.walked.one(self.there, carry, token)
+            left.append(of_token)
+        self.walked.pass_over(len(tokens) - len(left))
+        # What `back` finds of rows past the end with it is dropped.
+        return carry, left + left[-1:] * (len(tokens) - len(left))
 
 
 def _real(x: Tokens) -> int:
