@@ -11,7 +11,7 @@ from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.words import BRIEFLY, FITS, KNOWN, MORE, OR, RESIDUAL, SIMPLE
 
 MOST_NAMED: Final = 4
-NEAR: Final = 0.9
+NEAR: Final = 0.5
 """A suspect that leaves more than this of what is wrong unexplained is not worth a name."""
 
 

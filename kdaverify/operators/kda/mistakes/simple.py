@@ -142,6 +142,11 @@ def _next_sequence(x: Tensor) -> Tensor:
     return x.roll(1, dims=0)
 
 
+def _first(dim: int, x: Tensor) -> Tensor:
+    """The first head or sequence in the place of all."""
+    return x.narrow(dim, 0, 1).expand_as(x).contiguous()
+
+
 def _nothing_corrected(c: Chunk) -> None:
     c.R = c.store("R", identity(c.Akk))
 
@@ -304,6 +309,15 @@ SIGNATURES: Final = (
                called(_padding_taken_for_tokens)),
     _signature("states of the sequence before", "S_0 is that of the sequence before",
                called(_given(_next_sequence, "initial_state"))),
+    _signature("states of the first sequence", "S_0 of every sequence is that of the first",
+               called(_given(partial(_first, 0), "initial_state"))),
+    _signature("states of the first head", "S_0 of every head is that of the first",
+               called(_given(partial(_first, 1), "initial_state"))),
+    *(
+        _signature(f"{name} of the first head", f"{name} of every head is that of the first",
+                   called(_given(partial(_first, 2), name)))
+        for name in ("q", "k", "v", "g", "beta")
+    ),
     _signature("final states of the sequence before", "S_T is that of the sequence before",
                called(_returned(final_state=_next_sequence))),
     _signature("delta rule missing", "no write is corrected by those before it in its chunk",
