@@ -43,7 +43,7 @@ class Budget:
     Args:
         allowed: the largest value of each statistic, its factor and margin included.
         io: format the output is stored in.
-        lost: what underflow may take from an element.
+        lost: what underflow may take from an element; see `statistics`.
         terms: what relative errors are relative to, where larger terms cancel in an element.
         ceiling: the proven error bound of an element, where that is known.
         peers: rms errors of kernels that round to nearest, unless all are unusually small.
@@ -54,7 +54,7 @@ class Budget:
 
     allowed: ErrorStatistics
     io: Format
-    lost: float
+    lost: Tensor | float
     terms: Tensor | None = None
     ceiling: ErrorBound | None = None
     peers: tuple[float, ...] = ()
@@ -145,7 +145,7 @@ def ensemble_errors(
     apart: Sequence[Tensor] = (),
     *,
     io: Format,
-    lost: float,
+    lost: Tensor | float,
     terms: Tensor | None = None,
 ) -> EnsembleErrors:
     """The errors of the ensemble's own outputs on the same problem.
@@ -225,7 +225,7 @@ def allow(
     *,
     io: Format,
     unit: float,
-    lost: float,
+    lost: Tensor | float,
     moved: Tensor | None = None,
     terms: Tensor | None = None,
     floor: Tensor | float = 0.0,
@@ -273,7 +273,7 @@ def allow(
     )
 
 
-def _least(truth: Enclosure, lost: float, floor: Tensor | float) -> Tensor:
+def _least(truth: Enclosure, lost: Tensor | float, floor: Tensor | float) -> Tensor:
     """The error that every element may have; none where the exact output is zero throughout."""
     nothing = torch.zeros_like(truth.high)
     return nothing if bool(truth.zero.all()) else nothing + lost + floor

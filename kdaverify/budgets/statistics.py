@@ -73,7 +73,12 @@ def _root_mean_square_of(sizes: Tensor, dim: int) -> Tensor:
 
 
 def statistics(
-    error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None
+    error: Tensor,
+    truth: Enclosure,
+    io: Format,
+    *,
+    lost: Tensor | float = 0.0,
+    terms: Tensor | None = None,
 ) -> ErrorStatistics:
     """Statistics of `error` = kernel - exact.
 
@@ -81,7 +86,8 @@ def statistics(
         error: float64, finite, the output's shape.
         truth: the exact output.
         io: the output's format; relative errors divide by its smallest normal number at least.
-        lost: what underflow may take from an element; relative errors count what exceeds it.
+        lost: what underflow, or the rounding of a complement, may take from an element: one number
+            or one an element; relative errors count what exceeds it.
         terms: the size of terms that cancel in an element: errors are then relative to them.
     """
     return statistics_of_runs([error], truth, io, lost=lost, terms=terms)[0]
@@ -92,7 +98,7 @@ def statistics_of_runs(
     truth: Enclosure,
     io: Format,
     *,
-    lost: float = 0.0,
+    lost: Tensor | float = 0.0,
     terms: Tensor | None = None,
 ) -> list[ErrorStatistics]:
     """The same of several runs, small ones together: there operations are what costs."""
@@ -102,6 +108,8 @@ def statistics_of_runs(
     (scored,) = (size > RELATIVE_FLOOR).nonzero(as_tuple=True)
     all_scored = len(scored) == len(size)
     divisors = (size if all_scored else size[scored]).clamp(min=io.min_normal)
+    if isinstance(lost, Tensor):
+        lost = lost.flatten()[scored]
 
     def of(group: Sequence[Tensor]) -> list[ErrorStatistics]:
         runs = group[0][None] if len(group) == 1 else torch.stack(list(group))

@@ -128,6 +128,7 @@ CASES: dict[str, list[Case]] = {
     "attention": [
         attention_case(5, 70),
         attention_case(7, 40, seed=1) | {"sink": torch.tensor([2.0, 0.5, 4.0, 9.0])},
+        attention_case(5, 40, seed=3) | {"sink": torch.full((4,), -8.0)},
         # logits and a sink above 88, where exponentials of fp32 overflow
         attention_case(20, 20, std=40.0, seed=2) | {"sink": torch.tensor([2.0, 0.5, 4.0, 100.0])},
         attention_case(20, 20, std=40.0),

@@ -249,7 +249,9 @@ def test_underflow_may_take_less_where_nothing_flushes() -> None:
 
 
 def emulated_budget(contract: Contract) -> float:
-    return standard(inputs(), contract, BF16, emulate(inputs(), contract, BF16)).budgets["o"].lost
+    return float(
+        standard(inputs(), contract, BF16, emulate(inputs(), contract, BF16)).budgets["o"].lost
+    )
 
 
 def test_operands_are_rounded_as_declared() -> None:

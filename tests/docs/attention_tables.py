@@ -20,6 +20,7 @@ _SINKS: Final = {
     "level": "about the weight of all keys together",
     "normal": "normal numbers",
     "low": "30 below that level",
+    "faint": "10 below it",
     "high": "8 above it",
     "far": "80 above it",
     "absent": "-inf in every second head",

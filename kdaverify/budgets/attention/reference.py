@@ -124,8 +124,10 @@ def attention_gradient_reference(
     rounded, drawn = ([gradients(run) for run in group] for group in runs_of)
     pairs = zip(segments, losses, strict=True)
     found = [gradient_terms(segment, loss.do, loss.dlse) for segment, loss in pairs]
-    sizes, lost = layout([x.moduli for x in found]), layout([x.underflow for x in found])
-    terms = {name: sum_terms(sizes[name], lost[name], contract) for name in exact}
+    sizes, lost, complements = (
+        layout([getattr(x, kind) for x in found]) for kind in ("moduli", "underflow", "complements")
+    )
+    terms = {n: sum_terms(sizes[n], lost[n], complements[n], contract) for n in exact}
     runs = _runs(exact, rounded, drawn)
     return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
 

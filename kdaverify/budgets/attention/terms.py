@@ -73,11 +73,14 @@ class GradientTerms:
         moduli: c sum_j D_ij |K_j|, c sum_i D_ij |q_i| and sum_i P_ij |dO_i|, where D = P X has the
             moduli of the terms of dS; of a sink sum_i P_i X_i, where its value is 0;
         underflow: the same sums over visible keys with X + 1 for D and 1 for P: what they lose
-            together where every P and every dS is wrong by 1.
+            together where every P and every dS is wrong by 1;
+        complements: 0, and of a sink sum_i |<dO_i, o_i>|, with |dL| where LSE includes it: its
+            error where every 1 - P is wrong by 1.
     """
 
     moduli: Gradients
     underflow: Gradients
+    complements: Gradients
 
 
 def forward_terms(segment: Segment) -> ForwardTerms:
@@ -161,5 +164,17 @@ def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> Gradien
 
     seen, factor = rows.visible.double().expand_as(P), dP + (delta + dL)[..., None]
     return GradientTerms(
-        sums(X, P, of_sink * of_level), sums(seen * (factor + 1), seen, of_level + 1)
+        sums(X, P, of_sink * of_level),
+        sums(seen * (factor + 1), seen, of_level + 1),
+        _complements(segment, do, P, dL),
     )
+
+
+def _complements(segment: Segment, do: Tensor, P: Tensor, dL: Tensor) -> Gradients:
+    """`complements` of a segment: of keys none."""
+    none = tuple(torch.zeros_like(x, dtype=P.dtype) for x in (segment.q, segment.k, segment.v))
+    if segment.sink is None:
+        return none
+    dP = do.double().reshape(*P.shape[:2], do.shape[-1]) @ packed(segment, P.dtype).v.mT
+    of_level = (P * dP).sum(-1).abs() + (dL if segment.lse_includes_sink else 0.0)
+    return *none, of_level.view(segment.q.shape[:2]).sum(1)

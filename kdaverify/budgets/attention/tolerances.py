@@ -37,6 +37,10 @@ tolerance; with one roundoff, at 1.1 times."""
 SUMS: Final = 8.0
 """Roundoffs of the accumulator that a sum of gradients may be wrong by, relative to the moduli of
 its terms: atomic sums come in any order."""
+COMPLEMENT_ROUNDINGS: Final = 2.0
+"""Roundoffs of the accumulator that P of a sink may be wrong by in the gradient of the sink. Where
+o is multiplied by y = sigmoid(LSE - a), automatic differentiation makes P as 1 - y: 1 + exp(a -
+LSE) and its reciprocal are rounded next to 1. A right port in JAX had 0 for a P of 1e-12."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,14 @@ class OutputTerms:
         floor: an error that an element may have besides.
         relative: the same relative to `size`, for limits of relative errors.
         undefined: elements that have no finite exact value.
+        lost: an error that an element may have besides, which relative errors do not count.
     """
 
     size: Tensor | None = None
     floor: Tensor | None = None
     relative: Tensor | float = 0.0
     undefined: Tensor | None = None
+    lost: Tensor | float = 0.0
 
 
 def output_terms(
@@ -104,16 +110,19 @@ def lse_terms(
     return OutputTerms(size, floor + lagging, SCORE_ROUNDINGS * u + lagging / size)
 
 
-def sum_terms(size: Tensor, underflow: Tensor, contract: AttentionContract) -> OutputTerms:
+def sum_terms(
+    size: Tensor, underflow: Tensor, complements: Tensor, contract: AttentionContract
+) -> OutputTerms:
     """Those of a gradient. What underflow takes counts as terms of a size whose roundoff it is, so
     that relative errors of elements near the smallest normal number are not measured either.
 
     Args:
-        size, underflow: `moduli` and `underflow` of `GradientTerms`.
+        size, underflow, complements: `moduli`, `underflow`, `complements` of `GradientTerms`.
     """
     relative = SUMS * contract.accumulate.unit
     size = size + contract.accumulate.min_normal / relative * underflow
-    return OutputTerms(size, relative * size, relative)
+    lost = COMPLEMENT_ROUNDINGS * contract.accumulate.unit * complements
+    return OutputTerms(size, relative * size, relative, lost=lost)
 
 
 def attention_tolerances(
@@ -155,14 +164,14 @@ def _tolerance(
     exact: Enclosure, runs: OutputRuns, terms: OutputTerms, contract: AttentionContract, name: str
 ) -> Budget:
     fmt = contract.storage(name)
-    errors = ensemble_errors(exact, *runs, io=fmt, lost=0.0, terms=terms.size)
+    errors = ensemble_errors(exact, *runs, io=fmt, lost=terms.lost, terms=terms.size)
     unit = fmt.unit if name == "lse" else max(contract.operands.unit, fmt.unit)
     allowed = allow(
         exact,
         errors,
         io=fmt,
         unit=unit,
-        lost=0.0,
+        lost=terms.lost,
         moved=terms.size if name.startswith("d") else None,
         terms=terms.size,
         floor=0.0 if terms.floor is None else terms.floor,

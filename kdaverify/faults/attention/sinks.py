@@ -24,6 +24,9 @@ STARTED: Final = replace(SPLIT, sink="start")
 MODEL_WIDTH: Final = 192
 """Columns of q and k that MLA's prefill has; kernels have code for it alone."""
 
+LITTLE: Final = 1e-4
+"""Of the weight of a row: the rounding of 1 - y in fp32 is 1e-7 of it."""
+
 
 def _after_an_empty_split(run: AttentionPipeline, rows: PackedRows, number: int) -> PackedRows:
     """Every split whose predecessor is empty believes to be the first."""
@@ -86,6 +89,12 @@ def _without_delta(run: AttentionBackward, a: Tensor, delta: Tensor, given: Give
     return right_dsink(run, a, torch.ones_like(delta), given)
 
 
+def _none_of_little(run: AttentionBackward, a: Tensor, delta: Tensor, given: Given) -> Tensor:
+    """A sink whose P is below 1e-4 is skipped."""
+    found = right_dsink(run, a, delta, given)
+    return torch.where(a - given.lse < math.log(LITTLE), torch.zeros_like(found), found)
+
+
 _fault = partial(Fault, dtypes=EVERY, operator="attention", stage="sink", outputs=("o",))
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-C13", kind="A",
@@ -139,4 +148,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="the gradient of the sink is -P without the products of do and o",
            reference="class: gradients of sinks", trigger="a sink, gradients", outputs=("dsink",),
            patch=lambda _: staged(dsink=_without_delta)),
+    _fault(id="SINK-little", kind="B",
+           title="the gradient of a sink is 0 where its weight is below 1e-4",
+           reference="class: gradients of sinks", trigger="a sink far below LSE, gradients",
+           outputs=("dsink",), patch=lambda _: staged(dsink=_none_of_little)),
 )  # fmt: skip

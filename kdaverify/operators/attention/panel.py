@@ -79,7 +79,10 @@ DENSE: Final[Fields] = {
         for name in ("rising", "last", "high", "sharp")
     },
     **{f"{name}-values": {**REGIME_SIZES, "value": name} for name in VALUES if name != "normal"},
-    **{f"{name}-sink": {**REGIME_SIZES, "sink": name} for name in ("level", "high", "absent")},
+    **{
+        f"{name}-sink": {**REGIME_SIZES, "sink": name}
+        for name in ("level", "high", "absent", "faint")
+    },
     "one-query-sink": {"B": 2, "s_q": 1, "s_k": 70, "H": 6, "h_kv": 2, "sink": "level"},
     "mixed-sinks": {"B": 2, "s_q": 37, "s_k": 20, "H": 7, "causal": True, "sink": "mixed"},
     "peaked-logits-sink": {**REGIME_SIZES, "logits": "peaked", "sink": "level"},

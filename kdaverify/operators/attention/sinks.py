@@ -13,13 +13,14 @@ from torch import Tensor
 from kdaverify.operators.attention.regimes import REGIMES
 from oracles.attention.calls import RequestsCall
 
-Sinks = Literal["level", "normal", "low", "high", "far", "absent", "mixed"]
-LOW, HIGH, FAR, LARGE = -30.0, 8.0, 80.0, 1000.0
-"""Above the level: no effect in fp32; P subnormal in fp16; o subnormal in fp16, and near the end of
-exp in fp32; beyond it."""
+Sinks = Literal["level", "normal", "low", "high", "far", "absent", "mixed", "faint"]
+LOW, FAINT, HIGH, FAR, LARGE = -30.0, -10.0, 8.0, 80.0, 1000.0
+"""Above the level: no effect in fp32; next to none in 16 bits; P subnormal in fp16; o subnormal in
+fp16, and near the end of exp in fp32; beyond it."""
 ABOVE: Final[Mapping[str, tuple[float, ...]]] = {
     "level": (0.0,),
     "low": (LOW,),
+    "faint": (FAINT,),
     "high": (HIGH,),
     "far": (FAR,),
     "absent": (-math.inf, 0.0),

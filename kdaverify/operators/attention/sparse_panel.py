@@ -56,7 +56,7 @@ LISTS: Final[Fields] = {
     "one-query-sink": {**FEW, "s_q": 1, "sink": "level"},
     **{
         f"{name}-sink": {**FEW, "sink": name, "lists": "empty"}
-        for name in ("level", "high", "absent", "mixed")
+        for name in ("level", "high", "absent", "mixed", "faint")
     },
     "peaked-logits-sink": {**FEW, "logits": "peaked", "sink": "level", "lists": "holes"},
     "quantised": QUANTISED,
