@@ -174,13 +174,13 @@ def _manager(one: Decided, own: pl.DataFrame, facts: RunFacts) -> str:
 def _accepted(judged: pl.DataFrame, what: str, waived: int, facts: RunFacts) -> str:
     if waived:
         found = (
-            f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as"
-            " the kernel declares."
+            f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is within its"
+            " tolerance."
         )
     else:
         found = (
-            f"Every one of {what} in {_cases(judged)} is as accurate as the arithmetic that the"
-            " kernel declares allows."
+            f"Every one of {what} in {_cases(judged)} is within its tolerance, the error that"
+            " kernels of the declared arithmetic make."
         )
     return found if facts.is_release else f"{found} This is not a release approval. {APPROVES}"
 
