@@ -23,6 +23,7 @@ NEAREST: Final = 10
 """Passes shown for every implementation: those nearest to their limit."""
 
 INCONCLUSIVE: Final = "inconclusive: a zero, negated or shuffled output would pass too"
+UNCONFIRMED: Final = "the declared conventions were not confirmed"
 LIMITS: Final = {
     Status.SKIP.value: "not tested: the kernel does not take it",
     Status.UNANSWERED.value: "no output came back",
@@ -85,6 +86,9 @@ def evidence_limits(rows: Rows) -> list[EvidenceLimit]:
     why = (
         pl.when(vacuous)
         .then(pl.lit(INCONCLUSIVE))
+        # What is wrong under every choice was taken, and is no refusal of the kernel.
+        .when((status == Status.SKIP.value) & (pl.col("property") == "conventions"))
+        .then(pl.lit(UNCONFIRMED))
         .when(status.is_in([*LIMITS]))
         .then(status.replace(LIMITS))
         .alias("why")

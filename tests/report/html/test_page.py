@@ -22,7 +22,7 @@ from kdaverify.report.html.credential import (
     CredentialError,
     CredentialFault,
 )
-from kdaverify.report.html.failures import INCONCLUSIVE, LIMITS
+from kdaverify.report.html.failures import INCONCLUSIVE, LIMITS, UNCONFIRMED
 from kdaverify.report.html.foreign_text import code, plain
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
@@ -357,6 +357,14 @@ def test_what_the_failing_cases_have_in_common_is_said_under_the_decision() -> N
     assert "in common" not in html(page_of(RIGHT))
 
 
+def test_conventions_that_fit_no_better_are_no_call_that_the_kernel_does_not_take() -> None:
+    said = "conventions: no single other choice explains it"
+    undecided = verdict(Status.SKIP, property="conventions", output="call", message=said)
+    text = html(page_of([*RIGHT, undecided]))
+    limits = text[text.index('<section id="limits"') :].partition("</section>")[0]
+    assert UNCONFIRMED in limits and LIMITS[Status.SKIP.value] not in limits
+
+
 def test_failures_and_limits_of_the_evidence_are_separate_lists() -> None:
     unproven = verdict(
         Status.ORACLE_UNCERTIFIED, case="kda-9", message="no oracle is accurate enough"
@@ -367,6 +375,7 @@ def test_failures_and_limits_of_the_evidence_are_separate_lists() -> None:
         for name in ("failures", "limits")
     )
     assert "2 failures of 1 kind" in failures and "certified" not in failures
+    assert UNCONFIRMED not in limits
     for why in (*LIMITS.values(), INCONCLUSIVE):
         assert (why in limits) is (why != LIMITS["UNANSWERED"]), why
     box = text[: text.index('id="glance"')]
