@@ -122,4 +122,5 @@ def _run() -> int:
     except Complaint as error:
         return complain(str(error))
     except TyperException as error:
-        return complain(error.format_message())
+        # pydantic's prefix, where typer checks a choice
+        return complain(error.format_message().replace("Value error, ", ""))

@@ -236,3 +236,8 @@ def test_every_verb_has_a_help_page_with_an_example(cli: Cli, verb: str) -> None
     code, out, _ = cli(verb, "--help")
     assert code == 0
     assert f"kdaverify {verb}" in out
+
+
+def test_an_unknown_list_is_refused_in_the_command_lines_own_words(cli: Cli) -> None:
+    code, _, said = cli("list", "suites")
+    assert code == 2 and "'suites' is not one of 'impls'" in said and "Value error" not in said
