@@ -94,6 +94,11 @@ def entry_point(
             f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python"
             " function"
         ) from None
+    if next(iter(parameters), "") == "self":
+        raise AdapterError(
+            f"kernel {title!r}: is a method, which has no object yet; decorate the object instead:"
+            " port = kdaverify.kernel(...)(Port())"
+        )
     named = [
         name
         for name, p in parameters.items()

@@ -285,6 +285,18 @@ def test_a_wrong_declaration_names_the_option_and_the_choices(
     assert said in str(caught.value)
 
 
+def test_a_method_is_refused_with_what_to_decorate() -> None:
+    """Where its arguments had other names, self was passed q."""
+
+    class Port:
+        def call(
+            self, query: Any, key: Any, v: Any, g: Any, beta: Any, *, scale: float
+        ) -> None: ...
+
+    with pytest.raises(AdapterError, match=r"decorate the object instead: port = kdaverify.kernel"):
+        kernel()(Port.call)
+
+
 def test_a_signature_that_does_not_fit_is_refused() -> None:
     def three(q: Any, k: Any, v: Any) -> None: ...
 
