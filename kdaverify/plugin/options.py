@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -175,6 +179,7 @@ def subjects(config: pytest.Config) -> tuple[Subject, ...]:
             requested, or no such profile.
     """
     if _SUBJECTS not in config.stash:
+        _import_torch(specs(config))
         _check_profile(config.option.profile)
         limits = limits_of(config)
         found = tuple(_subject(spec, config, limits) for spec in specs(config))
@@ -218,6 +223,18 @@ def _subject(spec: str, config: pytest.Config, limits: Limits) -> Subject:
     if misplaced:
         raise pytest.UsageError(misplaced)
     return Subject(spec, adapter, missing)
+
+
+def _import_torch(specs: Iterable[str]) -> None:
+    """Imports torch without the folders of ports, which are on the path of pytest-xdist's workers.
+    torch looks for `cuda.bindings`: a port called cuda.py was taken for it, and the session ended.
+    """
+    path = sys.path[:]
+    own = {str(Path(spec.rpartition(".py")[0]).resolve().parent) for spec in specs if ".py" in spec}
+    sys.path[:] = [folder for folder in path if folder not in own]
+    with suppress(ImportError):  # found there alone
+        importlib.import_module("torch")
+    sys.path[:] = path
 
 
 def _check_profile(profile: str) -> None:

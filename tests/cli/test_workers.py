@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +34,30 @@ def test_long_sessions_and_a_number_of_workers_stand(
     # A first call that takes long: each shape may be compiled.
     monkeypatch.setattr(preflight, "PROMPT", 0.0)
     assert workers(tmp_path, "eager-merge") == "auto"
+
+
+@pytest.mark.whole_run
+def test_a_port_called_as_a_package_that_torch_looks_for_is_not_taken_for_it(
+    tmp_path: Path,
+) -> None:
+    """Workers of pytest-xdist imported torch with the port's folder on their path: torch looks for
+    `cuda.bindings`, and a cuda.py that imports kdaverify ended the session in 60 lines.
+    """
+    (tmp_path / "cuda.py").write_text(
+        "import kdaverify\n@kdaverify.kernel(dtypes=('bf16',))\n"
+        "def port(q, k, v, g, beta, *, scale, initial_state):\n"
+        "    state = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3]).float()\n"
+        "    return v + 0, state\n"
+    )
+    command = [sys.executable, "-m", "kdaverify", "verify", "--impl", "cuda.py", "--workers", "1"]
+    done = subprocess.run(
+        [*command, "--only", "forward", "-x", "--diagnosis", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
