@@ -91,8 +91,7 @@ def misfit(adapter: Adapter) -> str | None:
     found = conventions(adapter)
     if not found.status.takes_process:
         return found.message if found.status.rejects else None
-    # Each try costs the whole time limit.
-    if found.status is Status.HANG or not (adapter.answers and adapter.open_ended):
+    if not (adapter.answers and adapter.open_ended):
         return None
     try:
         _unanswered(adapter, fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0])))

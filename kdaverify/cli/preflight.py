@@ -4,6 +4,7 @@ workers would take longer to start than to work.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,9 @@ QUICK: Final = frozenset({"short_conv", "gated_rms_norm", "merge_state"})
 CPU each before their first test (`python -m benchmarks.speed`)."""
 HERE: Final = "the pre-flight"
 """What runs where a kernel ends the process of the first call."""
+LATE: Final = 20.0
+"""Seconds after which first calls that have not returned are reported: nothing was, for as long as
+a kernel hung."""
 PROMPT: Final = 0.5
 """Seconds that a first call of theirs takes at most: a kernel that is compiled for every shape is
 judged sooner by two processes."""
@@ -90,12 +94,30 @@ def _misfit(adapter: Adapter, spec: str, files: CrashFiles) -> bool:
     """Whether every call is wrong. A kernel that ends this process is isolated in the next try."""
     from kdaverify.foreign_warnings import foreign_warnings
 
+    late = threading.Timer(LATE, _say_late, (adapter, spec))
+    late.daemon = True
+    late.start()
     if not adapter.isolated:
         files.begin(spec, HERE)
     try:
         with foreign_warnings():
             return adapter.operator.misfit(adapter) is not None
     finally:
+        late.cancel()
         files.end()
         files.close()
         adapter.end()
+
+
+def _say_late(adapter: Adapter, spec: str) -> None:
+    ends = (
+        "each ends after --time-limit"
+        if adapter.isolated
+        else "with --isolate each ends after --time-limit"
+    )
+    # while the call runs
+    print(  # noqa: T201
+        f"{spec}: the first calls have taken {LATE:.0f} s: the kernel is compiled, is slow, or"
+        f" hangs; {ends}",
+        flush=True,
+    )

@@ -18,10 +18,12 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.isolation import housed
 from kdaverify.adapters.registry import find
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
+from kdaverify.limits import Limits
 from kdaverify.verdicts.record import read
 from oracles.inputs import Inputs
 
@@ -284,6 +286,20 @@ def test_a_kernel_that_ends_every_process_is_reported_once(tmp_path: Path) -> No
     )
     assert "died of SIGABRT in port (port.py:4)" in done.stdout
     assert "found before the suites" in done.stdout and "1 of 1 tests judged" in done.stdout
+
+
+def test_a_kernel_that_hangs_in_every_call_is_stopped_after_a_few(tmp_path: Path) -> None:
+    """Each further test waited for the whole time limit: 120 s, of 285 tests."""
+    (tmp_path / "port.py").write_text(
+        "import time, kdaverify\n@kdaverify.kernel\n"
+        "def port(q, k, v, g, beta, *, scale, initial_state): time.sleep(60)\n"
+    )
+    spec = str(tmp_path / "port.py")
+    port = housed(find(spec), spec, isolate=True, limits=Limits(seconds=0.2))
+    try:
+        assert "no answer within 0.2 s" in str(port.operator.misfit(port))
+    finally:
+        port.end()
 
 
 def test_a_kernel_that_ends_the_process_for_some_sizes_is_left_to_the_suites() -> None:

@@ -36,6 +36,18 @@ def test_long_sessions_and_a_number_of_workers_stand(
     assert workers(tmp_path, "eager-merge") == "auto"
 
 
+def test_first_calls_that_do_not_return_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "LATE", 0.0)
+    (tmp_path / "port.py").write_text(
+        "import time, kdaverify\n@kdaverify.kernel\n"
+        "def port(q, k, v, g, beta, *, scale, initial_state): time.sleep(0.2)\n"
+    )
+    workers(tmp_path, str(tmp_path / "port.py"), workers="2")
+    assert "with --isolate each ends after --time-limit" in capsys.readouterr().out
+
+
 @pytest.mark.whole_run
 def test_a_port_called_as_a_package_that_torch_looks_for_is_not_taken_for_it(
     tmp_path: Path,
