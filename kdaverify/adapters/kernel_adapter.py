@@ -150,9 +150,10 @@ class KernelAdapter(Adapter):
         self.device = declaration.device
         self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
         self.differentiable = declaration.gradients
-        self._contracts, self._entries, self._own = contracts, entries, own
+        self._entries, self._own = entries, own
         self.step_form = "" if own.step is None else _form(entries[1], self.conventions)
         self.steps = int(getattr(entries[0].function, "steps", 1))
+        self._contracts = {name: one.of_steps(self.steps) for name, one in contracts.items()}
         self._framework = framework_of(entries[0].function)
         self.barriers = self._framework.barriers
         self._undefined = (

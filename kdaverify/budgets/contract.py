@@ -88,6 +88,8 @@ class Contract:
         accumulator: format of sums, exps and cumulative gates; None: fp64 for fp64, else fp32.
         sub_block: rows of a block of the scores, within which every pair takes its own exponent,
             and of a block of the solve.
+        steps: of a delta product, Householder steps a token: its chunks of `chunk_size` steps hold
+            from chunk_size / steps tokens to `chunk_size`.
         anchor: the row that anchored scores are relative to: the first of a block (moved half-way),
             its middle one, or free.
         flush: whether results below the normal range become 0: always, never, or free.
@@ -133,6 +135,7 @@ class Contract:
     own: tuple[str, ...] = ()
     accumulator: Format | None = None
     sub_block: int = SUB_BLOCK
+    steps: int = 1
     anchor: Anchor = "free"
     flush: Flush = "free"
     operand_rounding: Rounding = "free"
@@ -196,6 +199,11 @@ class Contract:
     def difference_first(self) -> bool:
         """Whether v - k exp(G) S is stored before beta, in a format of its own, multiplies it."""
         return any(name in DIFFERENCE for name, _ in self.tensors)
+
+    def of_steps(self, steps: int) -> Contract:
+        """The same of a delta product, whose chunks are of steps; a recurrence has none."""
+        back = None if self.backward is None else self.backward.of_steps(steps)
+        return replace(self, backward=back, steps=1 if self.form == "recurrent" else steps)
 
     def unfactored(self) -> Contract:
         """The same with exponentials of differences: what is possible where factors overflow."""

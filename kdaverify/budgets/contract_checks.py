@@ -39,7 +39,7 @@ CHOICES: Final = {
 }
 """The fields that are one of a few words, and the words."""
 
-OTHER_KEYS: Final = ("accumulator", "sub_block", "own")
+OTHER_KEYS: Final = ("accumulator", "sub_block", "steps", "own")
 """The other fields that a name may hold beside tensors."""
 
 DIFFERENCE = ("rounded_beta", "prediction")
@@ -172,6 +172,10 @@ def _check_sizes(contract: Contract) -> None:
         raise ContractError(
             "contract: the recurrent form has no scores, so no sub-blocks, got sub_block"
             f" {contract.sub_block}"
+        )
+    if contract.steps < 1 or (contract.form == "recurrent" and contract.steps != 1):
+        raise ContractError(
+            f"contract: steps are of a token in chunks of a delta product, got {contract.steps}"
         )
     if contract.sub_block < 1:
         raise ContractError(f"contract: sub_block {contract.sub_block} must be at least 1")

@@ -44,6 +44,7 @@ class ContractFile(BaseModel):
     form: str
     chunk_size: int | None = None
     sub_block: int = SUB_BLOCK
+    steps: int = 1
     operands: str
     accumulator: str | None = None
     carry: str | None = None
@@ -110,7 +111,7 @@ class ContractFile(BaseModel):
         }
         given: dict[str, Any] = {
             word: getattr(self, word)
-            for word in (*CHOICES, "gate", "qk", "anchored", "softplus", "sub_block")
+            for word in (*CHOICES, "gate", "qk", "anchored", "softplus", "sub_block", "steps")
         }
         given |= formats | {
             "chunk_size": self.chunk_size or 1,

@@ -66,13 +66,14 @@ def spelled(contract: Contract) -> str:
 def _rest(contract: Contract) -> dict[str, str]:
     wide = {} if contract.accumulator is None else {"accumulator": contract.accumulator.name}
     blocks = {} if contract.sub_block == SUB_BLOCK else {"sub_block": str(contract.sub_block)}
+    steps = {} if contract.steps == 1 else {"steps": str(contract.steps)}
     words = {
         name: getattr(contract, name)
         for name, usual in _WORDS.items()
         if getattr(contract, name) != usual
     }
     own = {"own": "+".join(contract.own)} if contract.own else {}
-    return wide | blocks | words | own | {name: fmt.name for name, fmt in contract.tensors}
+    return wide | blocks | steps | words | own | {name: fmt.name for name, fmt in contract.tensors}
 
 
 _USUAL: Final = tuple(
@@ -120,8 +121,8 @@ def _bracketed(text: str, name: str) -> dict[str, Any]:
         fields["own"] = tuple(pairs.pop("own").split("+"))
     if "accumulator" in pairs:
         fields["accumulator"] = known_format(pairs.pop("accumulator"), "accumulator")
-    if "sub_block" in pairs:
-        fields["sub_block"] = _number(pairs.pop("sub_block"), name)
+    for key in {"sub_block", "steps"} & pairs.keys():
+        fields[key] = _number(pairs.pop(key), f"{name!r}: {key}")
     return fields | {
         "tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())
     }
@@ -145,7 +146,7 @@ def known_format(value: str, where: str) -> Format:
     return FORMATS[value]
 
 
-def _number(value: str, name: str) -> int:
+def _number(value: str, where: str) -> int:
     if not value.isdecimal():
-        raise ContractError(f"contract {name!r}: sub_block: wanted a number of rows, got {value!r}")
+        raise ContractError(f"contract {where}: wanted a number, got {value!r}")
     return int(value)

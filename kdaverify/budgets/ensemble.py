@@ -52,6 +52,8 @@ from oracles.scan import gathered_once
 APPROXIMATE = 2.0
 # Of kernels in use: FlashKDA carries its state between chunks of 16.
 SMALLEST_CHUNK = 16
+IN_STEPS = 2
+"""Reference kernels with smaller chunks of a delta product: with a library's sums, and in order."""
 MERGING = replace(STAGES, solve=merge_blocks)
 
 
@@ -115,7 +117,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     or residual), way of the triangular solve, where the scale enters, whether matrix units round or
     truncate operands and sums, whether subnormals are flushed, and smaller chunks than declared.
     """
-    members = _members(plainest(contract, io))
+    members = (*_members(plainest(contract, io)), *_in_steps(contract, io))
     if contract.decay == "scalar":
         members = tuple(scalar_decay.members_of_one_gate(members))
     if contract.makes_softplus:
@@ -186,9 +188,29 @@ def solves_by_library(contract: Contract) -> bool:
 
 def chunk_sizes(contract: Contract) -> tuple[int, ...]:
     """The declared size, and those of the smaller chunks that conform too."""
+    declared = contract.chunk_size
+    of_steps = () if contract.steps == 1 else (_in_tokens(contract),)
     if contract.form == "recurrent" or contract.solve is not None:
-        return (contract.chunk_size,)
-    return (contract.chunk_size, *(max(SMALLEST_CHUNK, contract.chunk_size // n) for n in (2, 4)))
+        return (declared, *of_steps)
+    return (declared, *(max(SMALLEST_CHUNK, declared // n) for n in (2, 4)), *of_steps)
+
+
+def _in_tokens(contract: Contract) -> int:
+    """The fewest tokens of a chunk of a delta product."""
+    return max(1, contract.chunk_size // contract.steps)
+
+
+def _in_steps(contract: Contract, io: Format) -> Iterator[Emulator]:
+    """Of a delta product whose tokens take one step each of their own, with others of beta 0 beside
+    it: chunks of so many steps, which store the state after fewer tokens.
+
+    A right port of two steps, whose chunks of 64 steps hold 32 tokens, was rejected at 5 times its
+    tolerance under a contract that admits no smaller chunks.
+    """
+    if contract.steps == 1 or (size := _in_tokens(contract)) == contract.chunk_size:
+        return
+    for one in _members(plainest(replace(contract, chunk_size=size), io))[:IN_STEPS]:
+        yield replace(one, name=f"{one.name}, chunks of {size}")
 
 
 def _members(plain: Emulator) -> tuple[Emulator, ...]:
@@ -211,7 +233,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     else:
         units = matrix_units(contract.operands, contract)
     unit = next(iter(units.values()), plain.dot)
-    _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract))
+    _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract)[:3])
     quarters = replace(
         plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE
     )

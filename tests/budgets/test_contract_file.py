@@ -28,6 +28,7 @@ NAMES = (
     "chunk64-bf16-anchored-tf32solve-bf16carry-softplus[anchor:first]",
     "chunk16-fp16-fp32factors",
     "chunk64-bf16[accumulator:fp16]",
+    "chunk64-bf16[sub_block:8;steps:2]",
     (
         "chunk64-bf16-fp32carry[accumulator:fp64;sub_block:8;flush:never;operand_rounding:truncate;"
         "storage_rounding:truncate;order:in-order;exponential:base-2]"

@@ -150,7 +150,8 @@ class FlaDelta(FlaRecurrence):
         self._cut = grouped
 
     def contract(self, dtype: str) -> Contract:
-        found = preset(self._functions[self._form].contract, dtype)
+        function = self._functions[self._form]
+        found = preset(function.contract, dtype).of_steps(function.steps)
         if self._form == "recurrent" or not self._native or self._backend == "npu":
             return found
         # On NVIDIA's matrix units products of fp32 are products of TF32.
