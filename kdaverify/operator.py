@@ -78,6 +78,7 @@ class CallOperator(Operator):
         has_sources: whether one tensor can be several inputs, heads or entries of a call.
         holds_nan: whether the rows of a sequence may be NaN, beside others that are not.
         has_copies: whether many copies of a small problem are one call.
+        has_far_keys: whether keys of weight 0 may be before those of a call.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
@@ -89,6 +90,7 @@ class CallOperator(Operator):
     has_keys: ClassVar[bool] = False
     has_sources: ClassVar[bool] = False
     has_copies: ClassVar[bool] = False
+    has_far_keys: ClassVar[bool] = False
     holds_nan: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
@@ -258,6 +260,14 @@ class CallOperator(Operator):
     def copies(self) -> Iterable[Any]:
         """What there can be many copies of in one call: see `ManyCopies`."""
         return ()
+
+    def with_keys_before(self, problem: Any, count: int) -> dict[str, Any]:
+        """Fields of a problem with so many keys more in a request, where `has_far_keys`."""
+        raise NotImplementedError
+
+    def behind_far_keys(self, call: Any, count: int) -> tuple[Any, Any]:
+        """A call like this one, and the same behind so many keys of weight 0."""
+        raise NotImplementedError
 
     def other_steps(self, adapter: Adapter, problem: Any) -> Iterable[Mapping[str, Any]]:
         """Fields of further calls that the decode entry point is tested on, beside `problem`."""

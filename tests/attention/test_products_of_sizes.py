@@ -18,6 +18,7 @@ from kdaverify.checks.status import Status
 from kdaverify.faults.attention.adapter import in_base_two
 from kdaverify.faults.attention.copies import FAULTS as COPIES
 from kdaverify.faults.attention.far import FAULTS as FAR
+from kdaverify.faults.attention.late_keys import FAULTS as LATE
 from kdaverify.faults.attention.sources import FAULTS as SOURCES
 from kdaverify.faults.catalogue import faulty
 from kdaverify.faults.hosts import host_of
@@ -29,13 +30,16 @@ FOUND_BY = {
     "COPY-pages": "many-copies",
     "COPY-sequences": "many-copies-backward",
     "COPY-ends": "many-copies",
+    "LATE-pages": "late-keys",
+    "LATE-lists": "late-keys",
+    "LATE-rows": "late-keys",
     "SOURCE-kv": "one-tensor",
     "SOURCE-heads": "one-expanded",
     "SOURCE-sink": "frozen-subsets",
     "SOURCE-scale": "two-forwards",
 }
 SHOWN = {"FAR-scale": "fine-logits"}
-FAULTS = {fault.id: fault for fault in (*COPIES, *SOURCES, *FAR)}
+FAULTS = {fault.id: fault for fault in (*COPIES, *SOURCES, *FAR, *LATE)}
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +74,7 @@ def test_a_rule_finds_it_and_passes_its_twin(name: str) -> None:
     assert {outcome.status for outcome in right} <= {Status.PASS, Status.SKIP}
 
 
-@pytest.mark.parametrize("rule", ["many-copies", "many-copies-backward", "one-tensor"])
+@pytest.mark.parametrize("rule", ["many-copies", "many-copies-backward", "one-tensor", "late-keys"])
 def test_another_convention_passes(rule: str) -> None:
     assert {one.status for one in tested(in_base_two("attention"), rule)} == {Status.PASS}
 

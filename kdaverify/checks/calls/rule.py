@@ -45,6 +45,7 @@ class CallRule:
             operators that say which can be.
         copies: about many copies of one small problem: tested on operators that say of what.
         sets: about sets of inputs that need gradients: tested with those that may be absent too.
+        far: about keys of weight 0: tested on operators that say how a call has them.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         apart: about NaN in one sequence: tested on operators whose calls may hold it.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
@@ -78,6 +79,7 @@ class CallRule:
     sources: bool = False
     copies: bool = False
     sets: bool = False
+    far: bool = False
     aligned: bool = False
     apart: bool = False
     spare: bool = True

@@ -19,6 +19,7 @@ from kdaverify.checks.calls import (
     interleaved,
     keys,
     late,
+    late_keys,
     lifetimes,
     long_rows,
     multiples,
@@ -81,6 +82,7 @@ LATER: Final = (
     *neighbours.RULES,
     *earlier.RULES,
     *copies.IN_A_ROW,
+    *late_keys.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -15,6 +15,7 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.copies import of_decode
+from kdaverify.operators.attention.far_keys import before_pages, check_first
 from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
@@ -53,7 +54,7 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
     special_sizes = DECODE
-    has_copies = True
+    has_copies = has_far_keys = True
     about = "decode of multi-head latent attention over a paged cache: o and lse, forward"
     positional = ("q", "cache", "block_table", "cache_seqlens")
     keywords = ("d_v", "softmax_scale", "causal", "sink")
@@ -119,6 +120,16 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     def copies(self) -> Iterable[ManyCopies]:
         return of_decode()
+
+    def with_keys_before(self, problem: MlaDecodeProblem, count: int) -> dict[str, Any]:
+        check_first(problem.pairs)
+        first, *rest = problem.k_lengths
+        return {"k_lengths": (first + count, *rest)}
+
+    def behind_far_keys(
+        self, call: MlaDecodeCall, count: int
+    ) -> tuple[MlaDecodeCall, MlaDecodeCall]:
+        return before_pages(call, count)
 
     def other_keys(self, problem: MlaDecodeProblem) -> Mapping[str, dict[str, Any]]:
         others = permuted(problem.k_lengths)

@@ -13,6 +13,7 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.operators.attention.conventions import GRADIENT
 from kdaverify.operators.attention.copies import of_dense
+from kdaverify.operators.attention.far_keys import before_rows, check_first
 from kdaverify.operators.attention.laws import DENSE_LAWS
 from kdaverify.operators.attention.laws.dense import SPARE
 from kdaverify.operators.attention.panel import dense_problems, random_dense
@@ -51,7 +52,7 @@ class AttentionOperator(SoftmaxOperator):
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
     special_sizes = DENSE
-    has_sources = has_copies = True
+    has_sources = has_copies = has_far_keys = True
     about = "softmax attention, also packed or with a sink: o and lse, forward and backward"
     positional = ("q", "k", "v")
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
@@ -200,6 +201,18 @@ class AttentionOperator(SoftmaxOperator):
 
     def copies(self) -> Iterable[ManyCopies]:
         return of_dense()
+
+    def with_keys_before(self, problem: AttentionProblem, count: int) -> dict[str, Any]:
+        check_first(problem.pairs)
+        if problem.k_lengths is None:
+            return {"s_k": problem.s_k + count}
+        first, *rest = problem.k_lengths
+        return {"k_lengths": (first + count, *rest), "s_k": problem.s_k + count}
+
+    def behind_far_keys(
+        self, call: AttentionCall, count: int
+    ) -> tuple[AttentionCall, AttentionCall]:
+        return before_rows(call, count)
 
     def unused_rows(self, call: AttentionCall) -> Mapping[str, tuple[int, int]]:
         rows, keys = (sum(getattr(at, of) for at in call.requests) for of in ("s_q", "s_k"))

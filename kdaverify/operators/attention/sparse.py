@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.case import Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
+from kdaverify.operators.attention.far_keys import before_lists
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
 from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike, permuted
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
@@ -56,6 +58,7 @@ class SparseOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
 
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
+    has_far_keys = True
     special_sizes = LISTS
     about = (
         "attention over lists of cache slots, also of an FP8 cache: o and lse, forward; with"
@@ -180,6 +183,16 @@ class SparseOperator(SoftmaxOperator):
         if rule.channel != "memory" or rule.memory or rule.size != "tiny":
             return {}
         return {"lengths": problem.replace(topk_lengths=(problem.topk, 0, 2)[: problem.B])}
+
+    def with_keys_before(self, problem: SparseProblem, count: int) -> dict[str, Any]:
+        if problem.cache != "rows":
+            raise Unreachable("rows of its cache are quantised")
+        lengths = problem.topk_lengths
+        longer = None if lengths is None else tuple(n and n + count for n in lengths)
+        return {"topk": problem.topk + count, "topk_lengths": longer}
+
+    def behind_far_keys(self, call: SparseCall, count: int) -> tuple[SparseCall, SparseCall]:
+        return before_lists(call, count)
 
     def other_keys(self, problem: SparseProblem) -> Mapping[str, dict[str, Any]]:
         lists = "distinct" if problem.lists == "empty" else "empty"

@@ -20,7 +20,7 @@ from kdaverify.faults.planted.rulebreakers import BROKEN
 # ids, that normalise rows, with short convolutions, and with kernels of attention.
 ELSEWHERE = {
     *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
-    *("many-copies", "many-copies-backward", "long-rows", "sequences-apart"),
+    *("many-copies", "many-copies-backward", "long-rows", "sequences-apart", "late-keys"),
     *(name for name, rule in RULES.items() if rule.keys),
 }
 
