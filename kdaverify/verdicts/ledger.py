@@ -133,7 +133,8 @@ def _worse(accepted: Mapping[str, float], cases: Mapping[str, float]) -> list[st
     return [
         f"{group} got worse than the ledger: median"
         f" {sorted(ratios[group])[(len(ratios[group]) - 1) // 2]:.3g} times the accepted error over"
-        f" {len(ratios[group])} panel cases (lower limit {limit:.3g}, at most {LIMIT})"
+        f" {len(ratios[group])} panel cases (lower {CONFIDENCE:.0%} confidence limit"
+        f" {limit:.3g}; at most {LIMIT})"
         for limit, group in over
     ]
 

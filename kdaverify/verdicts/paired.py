@@ -51,10 +51,16 @@ class Paired:
 
     def __str__(self) -> str:
         return (
-            f"{self.output} {self.dtype}: over {self.cases} cases the rms error is {self.ratio:.3g}"
-            f" times that of the nearest reference kernel of {self.contract} (lower limit"
-            f" {self.limit:.3g}, at most {LIMIT})"
+            f"{self.output} {self.dtype}: over {self.cases} cases the rms error is"
+            f" {_times(self.ratio)} times that of the nearest reference kernel of {self.contract}"
+            f" (lower {CONFIDENCE:.0%} confidence limit {_times(self.limit)}; above {LIMIT} it is"
+            " rejected)"
         )
+
+
+def _times(ratio: float) -> str:
+    """With two decimals: "1 times" reads as a count."""
+    return f"{ratio:.2f}" if ratio < 1e3 else f"{ratio:.3g}"
 
 
 class PairedSample(NamedTuple):

@@ -31,6 +31,14 @@ def test_a_tenth_more_error_over_the_run_is_rejected_with_its_figures(member: in
     assert decision.reasons[0].startswith("o bf16: over 40 cases the rms error is 1.")
 
 
+def test_the_figure_of_a_run_names_its_limits() -> None:
+    (found,) = paired(run(1.0))
+    assert str(found).endswith(
+        f"(lower 99% confidence limit {found.limit:.2f}; above 1.05 it is rejected)"
+    )
+    assert "the rms error is 1.00 times" in str(found)
+
+
 def test_a_tenth_more_error_of_a_gradient_is_rejected_too() -> None:
     assert (
         decide([*run(1.0), *run(1.1, property="gradients", output="dg")], EXPECTED)
