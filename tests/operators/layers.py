@@ -21,6 +21,7 @@ import kdaverify as kv
 D, H, K, W = 64, 2, 8, 4
 ROOM: Final = 256
 BEFORE: Final = "a new cache empties the one before"
+ROUNDED: Final = "positions are made in the format of hidden"
 TAPS: Final = torch.tensor([0.4, -0.3, 0.5, 0.9])
 
 
@@ -163,10 +164,13 @@ class DeltaLayer:
             g, b = gates[:, t].chunk(2, -1)
             b = b.sigmoid() / 2 if prefill and self.fault == "prefill is another" else b.sigmoid()
             decayed = torch.exp(-functional.softplus(g) / 2)[..., None, None] * S
-            k = _turned(k, seen)
+            at = seen
+            if self.fault == ROUNDED:
+                at = seen.to(hidden.dtype)
+            k = _turned(k, at)
             read = torch.einsum("bhkv,bhk->bhv", decayed, k)
             new = decayed + torch.einsum("bhk,bhv->bhkv", k, b[..., None] * (v - read))
-            found.append(torch.einsum("bhkv,bhk->bhv", new, _turned(q, seen)).flatten(1))
+            found.append(torch.einsum("bhkv,bhk->bhv", new, _turned(q, at)).flatten(1))
             stays = decayed if self.fault == "padding decays" else S
             enters = live | (self.fault == "padding enters the state")
             S = new.where(enters[:, None, None, None], stays)
@@ -198,9 +202,11 @@ def _heads(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _turned(x: Tensor, seen: Tensor) -> Tensor:
     """Rotary: pairs of channels by an angle a token."""
-    angle = (0.3 * seen.to(x.dtype))[:, None, None]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    angle = (0.3 * seen.to(wide))[:, None, None]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x.chunk(2, -1)
-    return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
 
 
 FAULTS: Final[Mapping[str, str]] = {
@@ -232,6 +238,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "backward drops the first token of a pack": "pack-gradient",
     "rows share a mean": "batch",
     "reads ahead": "later-tokens",
+    ROUNDED: "late-tokens",
     "unwritten memory": "repeat",
     "float64 in fp32": "float64",
 }
@@ -282,6 +289,8 @@ def adapted(layer: Callable[..., Any], name: str, **options: Any) -> Any:
 
 def faulty(fault: str, **options: Any) -> Any:
     layer = DeltaLayer(fault)
+    if fault == ROUNDED:
+        options = {"dtypes": ("fp32", "bf16"), **options}
     return adapted(
         layer, fault or "delta layer", reset=layer.reset, reorder=layer.reorder, **options
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdaverify.checks.laws.law import Law, of_any, stated
 from kdaverify.operators.layer.call import LayerCall
-from kdaverify.operators.layer.judging import LayerCase, compared, repeated, wide
+from kdaverify.operators.layer.judging import LayerCase, compared, evenly, repeated, wide
 from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.problem import LayerProblem
 from kdaverify.operators.layer.tolerance import WIDE
@@ -82,7 +82,11 @@ def _three_rows(problem: LayerProblem) -> str | None:
 
 
 def _long(problem: LayerProblem) -> str | None:
-    return _rows(problem) if problem.T > PAST else f"it needs more than {PAST} tokens"
+    return _past(problem.T) or _rows(problem)
+
+
+def _past(tokens: int) -> str | None:
+    return None if tokens > PAST else f"it needs more than {PAST} tokens"
 
 
 def _in_place(problem: LayerProblem, said: str, **schedule: Any) -> LayerCase:
@@ -359,6 +363,15 @@ LAWS["float64"] = Law(
     "a reference='fp64' that is fp32 inside: laws then compare with its roundings",
     wide,
     untestable=lambda problem: None if problem.T < MOST else "shorter ones show it as well",
+    needs=(WIDE,),
+)
+LAWS["late-tokens"] = Law(
+    "late-tokens",
+    f"tokens past {PAST} have errors like those of the tokens before",
+    "reference, whole layers",
+    "positions, offsets or counts of tokens in bf16, which has whole numbers up to 256",
+    evenly,
+    untestable=lambda problem: _past(problem.T),
     needs=(WIDE,),
 )
 LAWS["repeat"] = Law(

@@ -72,8 +72,8 @@ def plain_call(
     hidden = problem.inputs().hidden
     loss = None if lengths is None else cotangents(problem, lengths)
     exact = hidden.double() if adapter.takes.words["reference"] == WIDE else hidden
-    truth = _alone(adapter, exact, None if loss is None else loss.to(exact.dtype))
-    samples = [_alone(adapter, x, loss) for x in (hidden, *_perturbed(problem, hidden))]
+    truth = alone(adapter, exact, None if loss is None else loss.to(exact.dtype))
+    samples = [alone(adapter, x, loss) for x in (hidden, *_perturbed(problem, hidden))]
     errors = torch.stack([rms_of(sample - truth) for sample in samples]).amax(0)
     if loss is None:
         errors = _with_prefixes(adapter, hidden, truth, errors)
@@ -87,7 +87,8 @@ def cotangents(problem: LayerProblem, lengths: tuple[int, ...]) -> Tensor:
     return problem.normal("dout", problem.B, problem.T) * seen[..., None]
 
 
-def _alone(adapter: Adapter, hidden: Tensor, loss: Tensor | None) -> Tensor:
+def alone(adapter: Adapter, hidden: Tensor, loss: Tensor | None) -> Tensor:
+    """out of every row alone; of the gradient of hidden where there is a loss."""
     calls = [LayerCall(row.contiguous()) for row in hidden.split(1)]
     losses = [None] * len(calls) if loss is None else [row.contiguous() for row in loss.split(1)]
     return torch.cat([run(adapter, *one) for one in zip(calls, losses, strict=True)])
@@ -103,6 +104,6 @@ def _perturbed(problem: LayerProblem, hidden: Tensor) -> list[Tensor]:
 def _with_prefixes(adapter: Adapter, hidden: Tensor, truth: Tensor, errors: Tensor) -> Tensor:
     found = errors.clone()
     for length in (n for n in PREFIXES if n < hidden.shape[1]):
-        own = _alone(adapter, hidden[:, :length].contiguous(), None)
+        own = alone(adapter, hidden[:, :length].contiguous(), None)
         found[:, :length] = torch.maximum(found[:, :length], rms_of(own - truth[:, :length]))
     return found
