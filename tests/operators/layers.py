@@ -21,6 +21,7 @@ import kdaverify as kv
 D, H, K, W = 64, 2, 8, 4
 ROOM: Final = 256
 BEFORE: Final = "a new cache empties the one before"
+UNREAD: Final = "a cache is read where another one is wanted"
 ROUNDED: Final = "positions are made in the format of hidden"
 TAPS: Final = torch.tensor([0.4, -0.3, 0.5, 0.9])
 
@@ -70,6 +71,8 @@ class DeltaLayer:
             return self.narrowed(hidden, attention_mask, use_cache=use_cache)
         if cu_seqlens is not None and self.fault != "offsets ignored":
             return self._pack(hidden, cu_seqlens.tolist())
+        if self.fault == UNREAD and not use_cache:
+            cache = None
         before = self._taken(cache, len(hidden), hidden)
         mask = self._mask(hidden, attention_mask, cache)
         out, after = self._run(hidden, mask, before, prefill=cache is None and use_cache)
@@ -217,6 +220,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "state in bf16": "cut",
     "position off by one": "cut",
     "prefill is another": "cache-wanted",
+    UNREAD: "last-call",
     "slot not cleared": "fresh-cache",
     "reset leaves the convolution": "reset-cache",
     "cache in the layer": "copied-cache",

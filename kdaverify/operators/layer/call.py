@@ -36,6 +36,7 @@ class LayerCall(TensorCall):
         then: a second order, of the rows in the first one, with no call between both.
         alive: whether another sequence has a cache of its own meanwhile, and is called in turns.
         branched: whether another continuation, from a copy of the cache, runs first.
+        unwanted: whether the last part wants no cache, and returns out alone.
         severed: the negative control: no cache, or one that is not reset or reordered.
     """
 
@@ -52,6 +53,7 @@ class LayerCall(TensorCall):
     then: tuple[int, ...] = ()
     alive: bool = False
     branched: bool = False
+    unwanted: bool = False
     severed: bool = False
 
     @property

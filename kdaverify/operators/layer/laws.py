@@ -169,6 +169,17 @@ def _decoded(problem: LayerProblem) -> Cases:
     yield _in_parts(problem, said, *range(first, problem.T))
 
 
+@_law(
+    "last-call",
+    "a cache that is read only where another one is wanted",
+    (*CACHE, "use_cache"),
+    _tokens,
+)
+def _unwanted(problem: LayerProblem) -> Cases:
+    """The last part of a sequence, with a cache but use_cache=False, continues from the cache."""
+    yield _halfway(problem, "with use_cache=False behind the cut", unwanted=True)
+
+
 @_law("fresh-cache", "states kept in the layer, slots that are not cleared (C15)", CACHE)
 def _fresh(problem: LayerProblem) -> Cases:
     """A sequence without a cache gives the same after another sequence."""

@@ -57,6 +57,8 @@ class ScheduledLayer:
             if turn == 1 and call.branched:
                 self._called(_other(part), copy.deepcopy(cache))
             rows = _tokens(part, lambda x: x[order]) if turn else part
+            if turn == len(call.cuts):
+                rows = replace(rows, cached=not call.unwanted)
             out, cache = self._called(rows, None if call.severed and call.is_plain else cache)
             found.append(out[order.argsort()] if turn else out)
             if call.alive:
