@@ -20,7 +20,7 @@ from kdaverify.diagnosis.races import RUNS, examined, race
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
-from kdaverify.diagnosis.words import NOTHING_FAILS
+from kdaverify.diagnosis.words import CONSISTENT, NOTHING_FAILS
 from kdaverify.diagnosis.wrong_stage import wrong_stage
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
@@ -100,18 +100,35 @@ def _cause(
             found,
             smallest=smallest,
             explained=_explained(
-                adapter, first, found, until=max(started + seconds, time.monotonic() + seconds / 4)
+                adapter,
+                (first, small),
+                found,
+                until=max(started + seconds, time.monotonic() + seconds / 4),
             ),
         )
     except (ContractOverflow, UncertifiedError) as reason:
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 
 
-def _explained(adapter: Adapter, question: PropertyCase, found: Diagnosis, *, until: float) -> str:
-    """Nothing where memory that was never written accounts for everything."""
+def _explained(
+    adapter: Adapter, tried: tuple[PropertyCase, PropertyCase], found: Diagnosis, *, until: float
+) -> str:
+    """Nothing where memory that was never written accounts for everything. The smallest case has
+    the simplest regimes: where gates of exp(-100) left nothing to distinguish, a halved write was
+    singled out there alone.
+    """
     if found.unwritten or not adapter.open_ended:
         return ""
-    return operator_of(question.problem).explain_error(question, adapter, until=until)
+    first, smallest = tried
+    operator = operator_of(first.problem)
+    said = operator.explain_error(first, adapter, until=until)
+    vague = not said or said.startswith(CONSISTENT)
+    if not vague or smallest == first or time.monotonic() > until:
+        return said
+    simpler = operator.explain_error(smallest, adapter, until=until)
+    if not simpler or simpler.startswith(CONSISTENT):
+        return said
+    return f"{simpler}, of the smallest case"
 
 
 def _compared(

@@ -23,6 +23,8 @@ RESIDUAL: Final = " (residual "
 MORE: Final = ", and {} more"
 """Behind the bugs that are named, where others match as well."""
 _MORE: Final = re.compile(MORE.format(r"\d+") + "$")
+CONSISTENT: Final = "consistent with an error "
+"""How an analysis of the error itself begins that singles out no mistake."""
 FURTHER: Final = "not the whole cause: "
 """How a diagnosis goes on where what matches does not explain another failure of the call."""
 

@@ -285,3 +285,22 @@ def test_it_is_part_of_the_diagnosis() -> None:
     found = diagnose(plain(_last_decay_missing), FORWARD, seconds=60)
     assert "the error itself: " in str(found)
     assert "the last decay is missing" in str(found)
+
+
+def _clamped(c: Chunk) -> None:
+    STAGES.cumsum(c)
+    c.G = c.G.clamp(min=-60.0)
+
+
+def _keys_halved(c: Chunk) -> None:
+    STAGES.wy(c)
+    c.kg = 0.5 * c.kg
+
+
+def test_the_smallest_case_is_analysed_where_the_first_singles_nothing_out() -> None:
+    """The first failure of a port with both was of gates of -100, on which both show."""
+    hard = PROBLEM.replace(T=1, H=1, HV=1, K=1, V=1, gate="bound-100", state="random", beta="one")
+    both = plain(cumsum=_clamped, wy=_keys_halved)
+    found = diagnose(both, PropertyCase("forward", hard), seconds=60)
+    assert "kg (the keys with which the state is written) is half" in str(found), str(found)
+    assert "of the smallest case" in str(found)

@@ -11,6 +11,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.words import CONSISTENT
 from kdaverify.operators.kda.mistakes.cases import cases
 from kdaverify.operators.kda.mistakes.copies import Mistake
 from kdaverify.operators.kda.mistakes.explanation import Explanation, double, single
@@ -74,7 +75,7 @@ class ErrorFinding:
         if self.possible:
             return f"{_consistent(self.possible)}{excluded}"
         if self.within and len(self.excluded) >= FEWEST_EXCLUDED:
-            return f"consistent with an error in {_stages(self.within, ' or ')}{excluded}"
+            return f"{CONSISTENT}in {_stages(self.within, ' or ')}{excluded}"
         return ""
 
 
@@ -177,7 +178,7 @@ def _consistent(possible: Sequence[Origin]) -> str:
     counts = (
         f"{possible[0].unknowns} unknowns account for {possible[0].equations} outputs of a head"
     )
-    return f"consistent with an error of {names} alone: {counts}"
+    return f"{CONSISTENT}of {names} alone: {counts}"
 
 
 def _stage(stages: Sequence[str]) -> str:
