@@ -7,6 +7,7 @@ lanes for splits of 256 keys left out those after 16,384, and was accepted.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kdaverify.adapters.base import is_interpreted
@@ -24,11 +25,26 @@ def _late(case: CallRuleCase) -> list[Outcome]:
     operator = case.adapter.operator
     if not operator.has_far_keys:
         raise Unreachable("it has no keys of weight 0")
-    fields = operator.with_keys_before(case.problem, LATE)
-    if case.beside(**fields) != case.problem.replace(**fields):
-        raise Unreachable(f"it takes no {LATE:,} keys")
+    case = _small(case)
     short, long = operator.behind_far_keys(case.inputs, LATE)
     return case.judged(case.run(long), short)
+
+
+def _small(case: CallRuleCase) -> CallRuleCase:
+    """The case of a call that may be longer: without a mask, where a causal one is top-left aligned
+    and takes as many keys as queries.
+    """
+    reasons = list[str]()
+    for changed in ({}, {"causal": False}) if case.problem.causal else ({},):
+        try:
+            small = replace(case, problem=case.problem.replace(**changed))
+            fields = case.adapter.operator.with_keys_before(small.problem, LATE)
+            if small.beside(**fields) == small.problem.replace(**fields):
+                return small
+            reasons.append(f"it takes no {LATE:,} keys")
+        except Unreachable as reason:
+            reasons.append(str(reason))
+    raise Unreachable("; ".join(dict.fromkeys(reasons)))
 
 
 RULES: Final = (
