@@ -103,7 +103,8 @@ def _cause(
                 adapter,
                 (first, small),
                 found,
-                until=max(started + seconds, time.monotonic() + seconds / 4),
+                until=started + seconds,
+                least=seconds / 4,
             ),
         )
     except (ContractOverflow, UncertifiedError) as reason:
@@ -111,7 +112,12 @@ def _cause(
 
 
 def _explained(
-    adapter: Adapter, tried: tuple[PropertyCase, PropertyCase], found: Diagnosis, *, until: float
+    adapter: Adapter,
+    tried: tuple[PropertyCase, PropertyCase],
+    found: Diagnosis,
+    *,
+    until: float,
+    least: float,
 ) -> str:
     """Nothing where memory that was never written accounts for everything. The smallest case has
     the simplest regimes: where gates of exp(-100) left nothing to distinguish, a halved write was
@@ -121,11 +127,12 @@ def _explained(
         return ""
     first, smallest = tried
     operator = operator_of(first.problem)
-    said = operator.explain_error(first, adapter, until=until)
+    said = operator.explain_error(first, adapter, until=max(until, time.monotonic() + least))
     vague = not said or said.startswith(CONSISTENT)
-    if not vague or smallest == first or time.monotonic() > until:
+    if not vague or smallest == first:
         return said
-    simpler = operator.explain_error(smallest, adapter, until=until)
+    # Suspects take all the time of a kind, and an analysis of a small case about a second.
+    simpler = operator.explain_error(smallest, adapter, until=max(until, time.monotonic() + least))
     if not simpler or simpler.startswith(CONSISTENT):
         return said
     return f"{simpler}, of the smallest case"

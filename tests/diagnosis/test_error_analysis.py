@@ -32,6 +32,8 @@ FORWARD, GRADIENTS = (
     PropertyCase("gradients", PROBLEM, {"of": "both"}),
 )
 LATER = 60.0
+SHARE = 20.0
+"""Seconds of a kind in a session, most of which suspects take."""
 
 
 def plain(
@@ -301,6 +303,6 @@ def test_the_smallest_case_is_analysed_where_the_first_singles_nothing_out() -> 
     """The first failure of a port with both was of gates of -100, on which both show."""
     hard = PROBLEM.replace(T=1, H=1, HV=1, K=1, V=1, gate="bound-100", state="random", beta="one")
     both = plain(cumsum=_clamped, wy=_keys_halved)
-    found = diagnose(both, PropertyCase("forward", hard), seconds=60)
+    found = diagnose(both, PropertyCase("forward", hard), seconds=SHARE)
     assert "kg (the keys with which the state is written) is half" in str(found), str(found)
     assert "of the smallest case" in str(found)
