@@ -226,6 +226,8 @@ JOINED: Final = MemoryLayout(
     "views of one buffer, as the parts of a fused projection are",
     joined=_in_one_buffer,
 )
+STEPPED: Final = (*(LAYOUTS[name] for name in ("misaligned", "sliced", "swapped")), JOINED)
+"""What one token of a server lies in: columns of a projection, slots of a pool of states."""
 FUSED: Final = tuple(
     MemoryLayout(_dense(GUARD), f"views of one projection [B, T, {order}]", joined=_fused(axis))
     for axis, order in ((2, "3, H, d"), (3, "H, 3, d"))

@@ -9,10 +9,10 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import CallRuleCheck
 from kdaverify.checks.property_table import Tier
 
-Size = Literal["tails", "tiny", "one", "equal", "chunks", "real", "long", "keys"]
-"""A chunk and tails of several lengths, a handful of tokens, one, as many of everything, several
-chunks of a state that is held, over a thousand tokens of eight heads, or as many of two; or what
-rules about keys are tested on.
+Size = Literal["tails", "tiny", "one", "equal", "equal-one", "chunks", "real", "long", "keys"]
+"""A chunk and tails of several lengths, a handful of tokens, one, as many of everything, as many of
+all but tokens and one of these, several chunks of a state that is held, over a thousand tokens of
+eight heads, or as many of two; or what rules about keys are tested on.
 
 Results of other bits are compared with certified values: for gradients of eight heads that takes
 over a minute, for two 15 s."""

@@ -83,6 +83,8 @@ LATER: Final = (
     *earlier.RULES,
     *copies.IN_A_ROW,
     *late_keys.RULES,
+    *views.OF_STEPS,
+    *views.EQUAL_STEPS,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

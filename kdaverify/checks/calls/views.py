@@ -16,6 +16,7 @@ from kdaverify.checks.calls.layouts import (
     FUSED,
     JOINED,
     LAYOUTS,
+    STEPPED,
     WIDE,
     GuardedMemory,
     MemoryLayout,
@@ -198,6 +199,12 @@ def _exchanged(case: CallRuleCase, check: LayoutCheck) -> list[Outcome]:
     return _first_wrong(case, check, EXCHANGED)
 
 
+def _viewed_step(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
+    case.takes_one_token()
+    found = _run_viewed(case, layout, case.step)
+    return same_or_right(case.step(), found, case.judged, f"from views: {layout.about}")
+
+
 def _first_wrong(
     case: CallRuleCase, check: LayoutCheck, layouts: tuple[MemoryLayout, ...]
 ) -> list[Outcome]:
@@ -295,5 +302,23 @@ OF_STATES = (
                "the layout of the given state taken for the state that is returned", _one_state),
     _of_states("view-expanded-step", "the same at the decode entry point",
                "the same in a decode kernel", _one_state_step, size="one", decode=True),
+)
+# Prompts and steps are read by kernels of their own: a step that took a transposed state with K = V
+# for a dense one was accepted.
+_of_a_step = partial(
+    CallRule, packed=False, sequences=True, decode=True, channel="memory", costly=True
+)
+OF_STEPS = (
+    _of_a_step("view-step",
+               "one token at the decode entry point: all inputs misaligned, sliced, swapped, or"
+               " views of one buffer", f"{_STRIDES}, by a decode kernel alone",
+               partial(_first_wrong, check=_viewed_step, layouts=STEPPED), size="one",
+               memory=True),
+)
+EQUAL_STEPS = (
+    _of_a_step("view-exchanged-step",
+               "the same where all other sizes are equal: two axes exchanged in memory",
+               f"{_BY_SIZE}, by a decode kernel alone",
+               partial(_exchanged, check=_viewed_step), size="equal-one"),
 )
 # fmt: on

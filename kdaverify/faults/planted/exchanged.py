@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.faults.planted.broken_backwards import Derived
-from kdaverify.faults.planted.broken_calls import Outputs, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -45,6 +45,9 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "a state with K = V is taken for [V, K] by its strides": lambda: port(state_by_strides),
     "the gradient of a state with K = V is taken for [V, K] by its strides": lambda: Derived(
         derived_from_a_cotangent_by_strides
+    ),
+    "a decode step takes a state with K = V for [V, K] by its strides": lambda: decoding(
+        state_by_strides
     ),
 }
 """By what is wrong."""

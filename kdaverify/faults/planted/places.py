@@ -70,6 +70,16 @@ def laid_like_the_given_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return o, final[:1].expand_as(final) if _is_shared(x.initial_state) else final
 
 
+def rows_of_a_state_together(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Rows of a state begin where those of a dense one do."""
+    state = x.initial_state
+    if state is None or state.stride(-1) != 1 or state.stride(-2) <= state.shape[-1]:
+        return right(x)
+    together = (*state.stride()[:-2], state.shape[-1], 1)
+    read = state.as_strided(state.shape, together).nan_to_num(0.0)
+    return right(replace(x, initial_state=read))
+
+
 def _is_shared(state: Tensor | None) -> bool:
     return state is not None and len(state) > 1 and state.stride(0) == 0
 
@@ -84,5 +94,8 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     ),
     "a state of stride 0 has one final state": lambda: port(laid_like_the_given_state),
     "the same in a decode step": lambda: decoding(laid_like_the_given_state),
+    "rows of a state are read as if none lay apart, in a decode step": lambda: decoding(
+        rows_of_a_state_together
+    ),
 }
 """By what is wrong."""

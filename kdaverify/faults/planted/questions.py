@@ -38,11 +38,11 @@ AUTOGRAD_RULES: Final = tuple(
         *earlier.RULES,
     )
 )
-EQUAL_RULES: Final = tuple(rule.name for rule in views.OF_EQUAL_SIZES)
+EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
 COPIES_RULES: Final = tuple(rule.name for rule in (*copies.RULES, *copies.TWICE, *copies.IN_A_ROW))
 PLACES_RULES: Final = tuple(
-    rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES)
+    rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES, *views.OF_STEPS)
 )
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
 CALLERS_RULES: Final = tuple(rule.name for rule in (*callers.RULES, *views.IN_TABLES))

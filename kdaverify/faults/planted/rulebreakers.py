@@ -220,6 +220,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "cotangent-scaled": lambda: Derived(callers.derived_in_the_range_of_fp16),
     "view-column": lambda: port(callers.offsets_as_they_lie),
     "view-projection": lambda: port(callers.three_runs_of_heads),
+    "view-step": lambda: decoding(places.rows_of_a_state_together),
+    "view-exchanged-step": lambda: decoding(state_by_strides),
 }
 """By the rule that each breaks."""
 

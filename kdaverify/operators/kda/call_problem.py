@@ -23,6 +23,7 @@ _PACKS: Final = {
     "tiny": (5, 0, 2),
     "one": (1,),
     "equal": (4, 4, 4, 4),
+    "equal-one": (1,),
     "chunks": (300, 0, 80),
     **dict.fromkeys(REAL, (513, 0, 446, 65, 1)),
 }
@@ -31,6 +32,7 @@ _HEADS: Final = {
     "tiny": {"H": 2, "HV": 4},
     "one": {"H": 2, "HV": 4},
     "equal": {"H": 4, "HV": 4},
+    "equal-one": {"H": 4, "HV": 4},
     "chunks": {"H": 1, "HV": 1},
     "real": {"H": 8, "HV": 8},
     "long": {"H": 1, "HV": 2},
@@ -41,6 +43,7 @@ _BATCHES: Final[dict[str, dict[str, Any]]] = {
     "tiny": {"B": 2, "T": 6},
     "one": {"B": 2, "T": 1},
     "equal": {"B": 4, "T": 4},
+    "equal-one": {"B": 4, "T": 1},
     "chunks": {"B": 1, "T": 300},
     **{size: {"B": 1, "T": 1025} for size in REAL},
 }
@@ -49,6 +52,7 @@ _REGIMES: Final[dict[str, dict[str, str]]] = {"chunks": {"gate": "memory", "beta
 _REAL_WIDTH: Final = 64
 _EQUAL: Final = 4
 """Of everything, in calls whose axes no size distinguishes."""
+_EQUAL_SIZES: Final = ("equal", "equal-one")
 PLAIN_WIDTH: Final = (8, 4)
 _MEMORY_WIDTHS: Final = (PLAIN_WIDTH, (5, 3), (100, 65), (128, 128))
 """(K, V) of rules about memory: powers of two; odd; a tail behind full tiles, one element past a
@@ -83,7 +87,7 @@ def call_problem(
         **_heads(rule, adapter),
         **_widths(rule, adapter, turn),
         # "mild" gates are all alike: a permuted tensor of them is read right without its strides.
-        **({"gate": "log-sigmoid"} if rule.memory else {}),
+        **({"gate": "log-sigmoid"} if rule.memory or rule.size in _EQUAL_SIZES else {}),
         **_REGIMES.get(rule.size, {}),
         "dtype": dtype,
         "seed": seed,
@@ -116,7 +120,7 @@ def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
             default=_REAL_WIDTH,
         )
         return dict.fromkeys(("K", "V"), nearest)
-    if rule.size == "equal":
+    if rule.size in _EQUAL_SIZES:
         return dict.fromkeys(("K", "V"), next(iter(adapter.widths), _EQUAL))
     known = [(width, width) for width in adapter.widths] or (
         _MEMORY_WIDTHS if rule.memory else [PLAIN_WIDTH]

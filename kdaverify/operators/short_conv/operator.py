@@ -43,6 +43,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
     "one": {"lengths": (1,), "T": 1, "D": 8},
     "equal": {"lengths": (4,), "T": 4, "D": 4},
+    "equal-one": {"lengths": (1,), "T": 1, "D": 4},
     "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
     "long": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 64},
 }
@@ -251,7 +252,7 @@ class ShortConvOperator(BoundedOperator):
             **SIZES[rule.size],
         }
         if not rule.packed:
-            B = 4 if rule.size == "equal" else 2
+            B = 4 if rule.size in ("equal", "equal-one") else 2
             fields |= {"lengths": None, "B": B, "T": max(fields["lengths"])}
         elif not rule.spare:
             fields["T"] = sum(fields["lengths"])

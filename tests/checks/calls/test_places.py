@@ -23,6 +23,7 @@ BROKEN: Final = {
     "PLACE3": {"one-expanded"},
     "PLACE4": {"view-expanded-state", "view-expanded-step", "one-expanded"},
     "PLACE5": {"view-expanded-step"},
+    "PLACE6": {"view-step"},
 }
 
 
