@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.emulate import Emulator, multiplied_decays
 from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
@@ -127,7 +127,8 @@ def _walked(
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:
-    """Of the ensemble: the baseline, the smallest chunks, and a one-sided exponential.
+    """Of the ensemble: the baseline, the smallest chunks, products of decays, and a one-sided
+    exponential.
 
     The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where
     the reference ensemble has no such exponential, because a single chunk does not show it, the
@@ -137,4 +138,10 @@ def carriers(contract: Contract, io: Format) -> list[Emulator]:
     smallest = min(others, key=lambda member: member.contract.chunk_size)
     one_sided = [member for member in others if member.exp in (exp_approximate, exp_short)]
     short = replace(plain, name="approximate exponential", exp=exp_short)
-    return [plain, *([smallest] if smallest.contract != contract else []), *(one_sided or [short])]
+    products = multiplied_decays(contract.accumulate)
+    return [
+        plain,
+        *([smallest] if smallest.contract != contract else []),
+        *(member for member in others if member.stages.cumsum is products),
+        *(one_sided or [short]),
+    ]

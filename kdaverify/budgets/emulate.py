@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import accumulate
 from typing import Literal
 
@@ -35,6 +36,8 @@ from oracles.inputs import Inputs
 HeadSums = Literal["packed", "alone", "in turn", "last first"]
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
 LOG2_E = 1.4426950408889634
+_Scaled = tuple[Tensor, Tensor]
+"""Numbers in [1/2, 1) and the exponents of 2 that go with them."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,31 @@ def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:
     c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
     rows = list(c.tokens.g.masked_fill(hard, 0.0).unbind(-2))
     c.G = c.store("G", torch.stack(list(accumulate(rows, add)), dim=-2))
+
+
+@cache
+def multiplied_decays(fmt: Format) -> Stage:
+    """Math: 3.1 of kernels that are given decays and multiply them: G is the logarithm of running
+    products, each rounded to `fmt`.
+
+    Where the gate of a channel never changes, neither do the roundings of its products: a right
+    kernel in chunks of 4 tokens was rejected for a median error of 3 times its tolerance.
+    """
+
+    def product(passed: _Scaled, decay: _Scaled) -> _Scaled:
+        # Apart from its exponent a product neither underflows nor has fewer bits.
+        size, exponent = torch.frexp(passed[0] * decay[0])
+        return fmt.round(size), passed[1] + decay[1] + exponent
+
+    def stage(c: Chunk) -> None:
+        hard = c.tokens.g.isneginf()
+        c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
+        size, exponent = torch.frexp(c.tokens.g.double().masked_fill(hard, 0.0).exp())
+        rows = zip(size.unbind(-2), exponent.unbind(-2), strict=True)
+        sums = [m.log() + e * math.log(2.0) for m, e in accumulate(rows, product)]
+        c.G = c.store("G", torch.stack(sums, dim=-2).to(c.tokens.g.dtype))
+
+    return stage
 
 
 def running_cumsum_bwd(b: ChunkGradients) -> None:

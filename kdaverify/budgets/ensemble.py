@@ -17,6 +17,7 @@ from kdaverify.budgets.emulate import (
     Emulator,
     mapped_state,
     merge_blocks,
+    multiplied_decays,
     substituted_in_order,
     sum_series,
     with_dot,
@@ -124,7 +125,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
     if contract.qk != GIVEN or contract.beta == "logit":
         members = (*members, *_leaning(members[0]))
-    members = (*members, *mapping(members[:2], contract))
+    members = (*members, *multiplying(members[:1], contract), *mapping(members[:2], contract))
     members = (*members, *by_series(members[:2], contract))
     if contract.carry.unit > contract.accumulate.unit:
         # A cache in 16 bits holds the initial state too. Where gates are near 0 every element then
@@ -140,6 +141,15 @@ def _leaning(plain: Emulator) -> Iterator[Emulator]:
     """
     for name, lean in (("large", APPROXIMATE), ("small", -APPROXIMATE)):
         yield replace(plain, name=f"functions of inputs too {name} by a bit", lean=lean)
+
+
+def multiplying(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
+    """The same kernels with products of the decays that they are given, where those are no logs."""
+    if contract.gate != "decay" or contract.form == "recurrent":
+        return
+    for member in members:
+        stages = replace(member.stages, cumsum=multiplied_decays(contract.accumulate))
+        yield replace(member, name=f"{member.name}, products of decays", stages=stages)
 
 
 def mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:

@@ -67,7 +67,8 @@ def off(found: Tensor, exact: Tensor) -> float:
 def test_in_exact_arithmetic_it_is_the_recurrence(gates: str, gate: str) -> None:
     tested = NARROW.replace(gates=gates, gate="zero" if gates == "none" else gate, dtype="fp32")
     x, loss = tested.inputs(), cotangents(tested, "both")
-    for stages in (scalar_decay.FORWARD, scalar_decay.RESIDUAL):
+    early = replace(scalar_decay.FORWARD, output=scalar_decay.scaled_output)
+    for stages in (scalar_decay.FORWARD, scalar_decay.RESIDUAL, early):
         for found, exact in zip(chunk(x, stages=stages), recurrence(x), strict=True):
             assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
     found = chunk_backward(

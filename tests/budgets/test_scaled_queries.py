@@ -10,6 +10,7 @@ import pytest
 from torch import Tensor
 
 from kdaverify.adapters.handover import fold_scale
+from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.backward import emulate_gradients, member_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate, ensemble
@@ -54,3 +55,21 @@ def test_and_so_are_their_gradients() -> None:
     held = gradient_standard(x, given, declared, BF16, emulate_gradients(x, given, declared, BF16))
     for name, value in replace(found, dq=found.dq * x.factor).named().items():
         assert used(held, name, value) <= 1, name
+
+
+IN_REGISTERS = "chunk32-bf16-fp32solve[decay:scalar;R:fp32;kb:fp32;vb:fp32;u:fp32]"
+SCORES = PROBLEM.replace(T=257, K=33, V=64, gates="head", gate="zero", key="one-hot", seed=30)
+
+
+def _scores(scale_first: bool) -> float:
+    """The worst of o of a kernel whose scores are rounded with the scale in them, or whose q is."""
+    x, contract = SCORES.inputs(), contract_from_name(IN_REGISTERS)
+    plain = ensemble(contract, BF16)[0]
+    early = replace(plain, stages=replace(plain.stages, output=scalar_decay.scaled_output))
+    o, _ = plain.run(fold_scale(x)) if scale_first else early.run(x)
+    return used(standard(x, contract, BF16, emulate(x, contract, BF16)), "o", o)
+
+
+def test_scores_stored_with_the_scale_in_them_are_conforming_undeclared() -> None:
+    """Equal keys make every score the scale, so o leans by its rounding."""
+    assert _scores(scale_first=False) <= 1 < _scores(scale_first=True)
