@@ -12,18 +12,33 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, old_columns, summed
+from kdaverify.faults.short_conv import (
+    EVERY,
+    RIGHT,
+    Parts,
+    Result,
+    old_columns,
+    shifted_in,
+    summed,
+)
 
 UNROLLED: Final = 4
 """Taps of a loop that is written out."""
 ENTRIES: Final = 16
 """Batch entries of a tile."""
+TILE: Final = 1024
+"""Tokens of a tile."""
 
 
 def last_four(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """A window holds four tokens, however many taps there are."""
     more = max(0, w.shape[1] - UNROLLED)
     return summed(stream[more:], w[:, more:], b)
+
+
+def of_the_last_tile(before: Tensor, x: Tensor, W: int, y: Tensor) -> Tensor:
+    """The program of the last tile has its own tokens, and the initial state."""
+    return shifted_in(before, x[max(0, len(x) - 1) // TILE * TILE :], W, y)
 
 
 @dataclass(frozen=True)
@@ -93,4 +108,8 @@ FAULTS: Final = (
           "class: short sequences in large batches", "B",
           "more than 16 batch entries of fewer than W tokens", ("dweight",),
           lambda _: FirstEntries(**vars(RIGHT))),
+    _conv("CONV-tail", "the final state is that of the last tile of 1,024 tokens alone",
+          "class: tiles of long sequences", "B",
+          "fewer than W - 1 tokens in a tile past the first", ("final_state",),
+          lambda _: RIGHT.replaced(final=of_the_last_tile)),
 )  # fmt: skip

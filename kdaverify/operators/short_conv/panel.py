@@ -50,8 +50,8 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         for value in REGIMES
         if value != "normal"
     },
-    "past-blocks": {"T": 4099, "D": 2, **STATEFUL},
-    "pack-past-blocks": {"lengths": (1021, 3, 2051, 0, 5), "T": 3081, "D": 2, "state": "random"},
+    "past-blocks": {"T": 4097, "D": 2, **STATEFUL},
+    "pack-past-blocks": {"lengths": (1021, 3, 2050, 0, 5), "T": 3080, "D": 2, "state": "random"},
     PAST_16_BITS: {"T": 65539, "D": 1},
     "deep-without-activation": {
         "T": 12,
@@ -68,7 +68,8 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
 against tiles, channels, taps, state, bias and activation. Kernels that took batches of whole tiles
 for one sequence were accepted before. Sequences shorter than W - 1 shift old columns
 of the state in; empty ones keep it. Long ones have few channels: blocks of up to 4,096 tokens end
-within them."""
+within them, one or two tokens before the end. A port whose last tile of 1,024 wrote the final state
+was accepted while three of its tokens, which fill the state, were in it."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
     "every-start": {"lengths": (65,) * 64, "T": 65 * 64, "D": 4, **STATEFUL},
     "wide": {"B": 2, "T": 130, "D": 1025, **STATEFUL},
