@@ -9,12 +9,17 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.gated_norm import EVERY, act, root
 
 TILE: Final = 64
 """Rows from which on a backward has tiles."""
+MANY: Final = 1024
+"""Rows from which on a block has several."""
+BLOCK: Final = 16
+"""Rows of a block, and columns where a row is padded to a power of two."""
 
 
 class Unkept(torch.autograd.Function):
@@ -49,6 +54,31 @@ def unkept(
     x: Tensor, z: Tensor, w: Tensor, eps: float, name: str, *, tiles: bool = False
 ) -> Tensor:
     return Unkept.apply(x, eps, tiles) * w * act(z, name)
+
+
+class MeansOfBlocks(torch.autograd.Function):
+    """The normalised row; blocks of 16 rows have their means along columns where they have 16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        r = root(x, eps)
+        ctx.save_for_backward(x * r, r)
+        return x * r
+
+    @staticmethod
+    def backward(ctx: Any, p: Tensor) -> tuple[Tensor, None]:
+        n, r = ctx.saved_tensors
+        V, rows = n.shape[-1], n[..., 0].numel()
+        mean = (p * n).mean(-1, keepdim=True)
+        if rows >= MANY and BLOCK // 2 < V <= BLOCK:
+            means = functional.pad(mean.flatten(), (0, -rows % BLOCK)).view(-1, 1, BLOCK)
+            blocks = means.expand(-1, BLOCK, -1).flatten(0, 1)
+            mean = blocks[:rows, :V].reshape(n.shape)
+        return r * (p - n * mean), None
+
+
+def in_blocks(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return MeansOfBlocks.apply(x, eps) * w * act(z, name)
 
 
 class DenseRows(torch.autograd.Function):
@@ -88,4 +118,8 @@ FAULTS: Final = (
           reference="class: strides of inputs, in the backward",
           trigger="a gate of three axes whose leading two are swapped in memory",
           outputs=("dgate",), patch=lambda _: dense_rows),
+    _norm(id="NORM-blocks", title="means of rows are broadcast along columns of blocks of 16 by 16",
+          reference="class: axes recognised by their size",
+          trigger="1,024 rows and more of 9 to 16 columns",
+          outputs=("dx",), patch=lambda _: in_blocks),
 )  # fmt: skip

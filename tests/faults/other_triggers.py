@@ -135,6 +135,7 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "NORM-weight": _forward(B=1, T=4, H=1, V=8, value="centred-weight"),
     "NORM-square": _gradients(B=1, T=6, H=2, V=12),
     "NORM-columns": _gradients(B=1, T=72, H=1, V=12, rank=2),
+    "NORM-blocks": _gradients(B=1, T=1030, H=1, V=12, rank=2),
     "NORM-views": (
         "calls",
         {"B": 1, "H": 3, "rank": 3},

@@ -20,7 +20,7 @@ from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
 from kdaverify.operators.gated_norm.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
-from kdaverify.operators.gated_norm.shapes import EQUAL, MULTIPLES
+from kdaverify.operators.gated_norm.shapes import EQUAL, MULTIPLES, NARROW
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormCall, NormPrecision
@@ -56,7 +56,7 @@ class GatedNormOperator(BoundedOperator):
     width = "V"
     has_known_bugs = True
     native = (PAST_16_BITS,)
-    of_sizes = frozenset((*EQUAL, *MULTIPLES))
+    of_sizes = frozenset((*EQUAL, *MULTIPLES, *NARROW))
     equal_sizes = has_sources = True
     odd = (frozenset({"x", "y"}),)
     accuracy_fields = ("value", "activation")

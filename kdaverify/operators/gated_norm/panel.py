@@ -7,7 +7,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from kdaverify.operators.gated_norm.problem import REGIMES, GatedNormProblem
-from kdaverify.operators.gated_norm.shapes import EQUAL, MULTIPLES
+from kdaverify.operators.gated_norm.shapes import EQUAL, MULTIPLES, NARROW
 
 PAST_16_BITS: Final = "past-16-bit-rows"
 """More rows than 16 bits count, and than an axis of a grid has programs."""
@@ -43,6 +43,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     },
     **EQUAL,
     **MULTIPLES,
+    **NARROW,
 }
 """By name: widths around tiles, ranks, both activations, usual eps and others, every regime, and
 more rows than a block of the weight's gradient sums.

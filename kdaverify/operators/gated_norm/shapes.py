@@ -30,3 +30,14 @@ MULTIPLES: Final[dict[str, dict[str, Any]]] = {
 }
 """Rows that are a multiple of the width, more than a tile of them: a row of means then fits a tile
 of V rows along either axis. A port that broadcast it along columns was accepted."""
+ROWS: Final = 4100
+"""More than a grid has programs: kernels take several short rows in a block."""
+NARROW: Final[dict[str, dict[str, Any]]] = {
+    "many-rows-of-7": {"T": ROWS, "V": 7, "rank": 2},
+    "many-rows-of-12": {"T": ROWS, "V": 12, "rank": 2, **SIGMOID},
+    "many-rows-of-16": {"B": 2, "T": ROWS // 4, "H": 2, "V": 16},
+    "many-rows-of-32": {"T": ROWS // 4, "H": 4, "V": 32, "rank": 3},
+}
+"""Thousands of rows of few columns: a block of several rows has as many rows as columns at one of
+these widths. A port that broadcast means along the columns of blocks of 16 by 16, from 1,024 rows
+on, was accepted."""
