@@ -124,13 +124,22 @@ class Copies:
         copies = tensor.unflatten(axis, (self.number, -1)).movedim(axis, 0)
         return copies * self._signs(name).to(copies).view(-1, *[1] * (copies.ndim - 1))
 
+    def with_one(self, name: str, tensor: Tensor, place: int, one: Tensor) -> Tensor:
+        """A tensor of the large call with another copy in one place."""
+        axis = self._axis(name)
+        if axis is None:
+            return tensor
+        parts = [*tensor.chunk(self.number, axis)]
+        parts[place] = one.to(tensor) * float(self._signs(name)[place])
+        return torch.cat(parts, axis)
+
     def last(self, found: Tensors) -> Tensors:
         return {name: self.split(name, x)[-1].contiguous() for name, x in found.items()}
 
     def judged(self, found: Tensors) -> list[Outcome]:
         """Of each output the copy that differs most from the first, against the exact values."""
         copies = {name: self.split(name, x) for name, x in found.items()}
-        places = {name: _farthest(x) for name, x in copies.items()}
+        places = {name: farthest(x) for name, x in copies.items()}
         own = {name: x[places[name]].contiguous() for name, x in copies.items()}
         return [
             replace(outcome, message=f"{outcome.message}\n  {self._said(places[outcome.output])}")
@@ -156,7 +165,8 @@ class Copies:
         return torch.cat([*[torch.zeros_like(dy)] * (self.number - 1), dy], axis or 0)
 
 
-def _farthest(copies: Tensor) -> int:
+def farthest(copies: Tensor) -> int:
+    """Which copy differs most from the first."""
     # NaN is farther than any number.
     apart = (copies - copies[:1]).double().abs().nan_to_num(nan=torch.inf)
     return int(apart.flatten(1).amax(1).argmax()) if apart.numel() else 0
@@ -176,6 +186,7 @@ def _present(problem: Any, axes: frozenset[str]) -> Iterator[str]:
 
 BATCH: Final = frozenset({"B", "N"})
 PACK: Final = frozenset({"T", "N"})
+HEADS: Final = frozenset({"H", "HV"})
 
 
 def _number(case: CallRuleCase, wanted: int, *fields: str) -> int:

@@ -29,6 +29,7 @@ from kdaverify.checks.calls import (
     sources,
     steps,
     surroundings,
+    unlike,
     untracked,
     views,
 )
@@ -85,6 +86,7 @@ LATER: Final = (
     *late_keys.RULES,
     *views.OF_STEPS,
     *views.EQUAL_STEPS,
+    *unlike.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -25,6 +25,7 @@ from kdaverify.faults.planted import (
     places,
     races,
     shapes,
+    unlike,
     wide,
     widths,
 )
@@ -168,6 +169,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("AXES", "coincidences", "smoke", exchanged.FAULTS, twin),
             *_named("LATE", "late", "smoke", late.FAULTS, twin),
             *_named("COPY", "copies", "smoke", copies.FAULTS, twin),
+            *_named("UNLIKE", "copies", "smoke", unlike.FAULTS, twin),
             *_named("PLACE", "places", "smoke", places.FAULTS, twin),
             *_named("CALLER", "callers", "smoke", callers.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),

@@ -18,6 +18,7 @@ from kdaverify.checks.calls import (
     late,
     long_rows,
     sources,
+    unlike,
     untracked,
     views,
 )
@@ -40,7 +41,9 @@ AUTOGRAD_RULES: Final = tuple(
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
-COPIES_RULES: Final = tuple(rule.name for rule in (*copies.RULES, *copies.TWICE, *copies.IN_A_ROW))
+COPIES_RULES: Final = tuple(
+    rule.name for rule in (*copies.RULES, *copies.TWICE, *copies.IN_A_ROW, *unlike.RULES)
+)
 PLACES_RULES: Final = tuple(
     rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES, *views.OF_STEPS)
 )
@@ -166,7 +169,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "what follows 4,096 tokens that write nothing", lambda case: _rule(case) in LATE_RULES
         ),
         "copies": QuestionKind(
-            "more sequences, heads and tokens than a block, a byte or 16 bits hold",
+            "more sequences, heads and tokens than a block, a byte or 16 bits hold, and one unlike"
+            " all others",
             lambda case: _rule(case) in (*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.faults.planted import callers, copies, earlier, places
+from kdaverify.faults.planted import callers, copies, earlier, places, unlike
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -222,6 +222,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-projection": lambda: port(callers.three_runs_of_heads),
     "view-step": lambda: decoding(places.rows_of_a_state_together),
     "view-exchanged-step": lambda: decoding(state_by_strides),
+    "one-unlike": lambda: port(unlike.inverted_by_the_mean),
 }
 """By the rule that each breaks."""
 

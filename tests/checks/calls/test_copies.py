@@ -11,15 +11,16 @@ import pytest
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls import questions
+from kdaverify.checks.calls import questions, unlike
 from kdaverify.checks.calls.copies import IN_A_ROW, RULES, TWICE
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 
-NAMES: Final = [rule.name for rule in (*RULES, *TWICE, *IN_A_ROW)]
+NAMES: Final = [rule.name for rule in (*RULES, *TWICE, *IN_A_ROW, *unlike.RULES)]
 BROKEN: Final = {
-    "COPY1": {*NAMES} - {"copies-backward", "copies-backward-twice", "copies-in-a-row"},
+    "COPY1": {*NAMES}
+    - {"copies-backward", "copies-backward-twice", "copies-in-a-row", "one-unlike"},
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
     "COPY4": {"copies-heads", "copies-heads-step", "copies-heads-backward"},
@@ -28,6 +29,9 @@ BROKEN: Final = {
     "COPY7": {"copies-heads-backward"},
     "COPY8": {"copies-backward-twice"},
     "COPY9": {"copies-in-a-row"},
+    "UNLIKE1": {"one-unlike"},
+    "UNLIKE2": {"one-unlike"},
+    "UNLIKE3": {"one-unlike"},
 }
 
 

@@ -1,0 +1,135 @@
+"""One head or sequence of another kind than all others: decisions that a launch makes for all.
+
+Problems sample keys, gates and values of one kind for every head and sequence. A kernel that chose
+how to invert the systems of a launch by the mean of their norms was accepted: it had to be the
+largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.isolation.arena import same
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.copies import BATCH, HEADS, Copies, farthest
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.outcome import Outcome
+from oracles.signature import Role
+
+NUMBER: Final = 65
+"""Of heads, or sequences: the mean over them is next to that of those that are alike."""
+PLACE: Final = NUMBER // 2
+"""Of the one unlike the others: neither the first nor the last, by which a kernel may decide."""
+AXES: Final = {"heads": HEADS, "sequences": BATCH}
+PLAIN: Final[Mapping[str, Any]] = {
+    "B": 1, "H": 1, "HV": 1, "key": "random", "beta": "small", "gate": "slow", "state": "random",
+    "value": "normal",
+}  # fmt: skip
+"""Systems next to the identity, little decay, values about 1: every short cut is right."""
+UNLIKE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "coherent keys": {"key": "coherent-0.9", "beta": "near-one"},
+    "strong gates": {"gate": "bound-20"},
+    "large values and states": {"value": "beyond-fp16", "state": "large"},
+}
+"""By what is other about the one."""
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """Copies of a call, one of which is replaced.
+
+    Args:
+        copies: of the call that is like all others.
+        other: the case whose inputs stand in the place of one copy.
+        many: the large call.
+    """
+
+    copies: Copies
+    other: CallRuleCase
+    many: Any
+
+    @classmethod
+    def of(cls, copies: Copies, other: CallRuleCase) -> Unlike:
+        """The copies with another case's inputs in the place of one.
+
+        Raises:
+            Unreachable: the conventions of the kernel change them there in another way.
+        """
+        roles = (Role.TOKEN, Role.STATE)
+        signature = other.inputs.signature
+        given = signature.tensors(other.inputs, *roles)
+        large = signature.tensors(copies.many, *roles)
+        many = replace(
+            copies.many,
+            **{name: copies.with_one(name, large[name], PLACE, x) for name, x in given.items()},
+        )
+        read, alone = copies.case.adapter.received(many), copies.case.adapter.received(other.inputs)
+        if not all(
+            same(copies.split(name, getattr(read, name))[PLACE].contiguous(), x.contiguous())
+            for name, x in signature.tensors(alone, *roles).items()
+        ):
+            raise Unreachable("its conventions change each copy in another way")
+        return cls(copies, other, many)
+
+    def judged(self, found: Tensors) -> list[Outcome]:
+        """The one, and of all others that which differs most from the first, each the bits of a
+        call of it alone, or right.
+        """
+        copies = {name: self.copies.split(name, x) for name, x in found.items()}
+        others = {name: torch.cat((x[:PLACE], x[PLACE + 1 :])) for name, x in copies.items()}
+        return [
+            *_as_alone(self.other, {name: x[PLACE] for name, x in copies.items()}),
+            *_as_alone(self.copies.case, {name: x[farthest(x)] for name, x in others.items()}),
+        ]
+
+
+def _as_alone(case: CallRuleCase, found: Tensors) -> list[Outcome]:
+    own = {name: x.contiguous() for name, x in found.items()}
+    return same_or_right(case.run(), own, case.judged, f"among {NUMBER}")
+
+
+def _unlike(case: CallRuleCase) -> list[Outcome]:
+    """The outcomes of the first call that is wrong, or else of all."""
+    found, reasons = list[Outcome](), list[str]()
+    one = replace(case, problem=case.beside(**PLAIN))
+    for said, copies in _copies(one, reasons):
+        for kind, fields in UNLIKE.items():
+            try:
+                other = replace(one, problem=one.beside(**fields))
+                unlike = Unlike.of(copies, other)
+            except Unreachable as reason:
+                reasons.append(str(reason))
+                continue
+            if other.problem == one.problem:
+                continue
+            here = unlike.judged(one.run(unlike.many))
+            if any(outcome.status.rejects for outcome in here):
+                place = f"\n  {said[:-1]} {PLACE} of {NUMBER} has {kind}, the others have none"
+                return [replace(outcome, message=f"{outcome.message}{place}") for outcome in here]
+            found += here
+    if not found:
+        raise Unreachable("; ".join(dict.fromkeys(reasons)) or "it takes none of another kind")
+    return found
+
+
+def _copies(one: CallRuleCase, reasons: list[str]) -> Iterator[tuple[str, Copies]]:
+    for said, axes in AXES.items():
+        try:
+            yield said, Copies.of(one, NUMBER, axes)
+        except Unreachable as reason:
+            reasons.append(str(reason))
+
+
+RULES: Final = (
+    CallRule("one-unlike",
+             f"one of {NUMBER} heads, or sequences, returns what it does alone, and so do the"
+             " others, where it has coherent keys, strong gates or large values and they have none",
+             "a way to invert, an anchor or a scale chosen for a launch by the mean of its heads",
+             _unlike, size="tails", packed=False, sequences=True, delta=True, spare=False,
+             once=True),
+)  # fmt: skip
