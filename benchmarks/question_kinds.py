@@ -112,7 +112,7 @@ def may_be_of(question: str, test: PropertyTest) -> bool:
         "entries": test.property == "options",
         "widths": past_one_tile(test.problem),
         "magnitudes": '"beyond-fp16"' in test.problem,
-        "coincidences": test.property in ("panel", "gradients"),
+        "coincidences": test.property in ("panel", "gradients", "calls"),
     }
     return by_kind.get(question, test.property == "calls")
 

@@ -29,6 +29,10 @@ def state_by_strides(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, initial_state=_inferred(x.initial_state)))
 
 
+def state_of_a_pack_by_strides(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    return right(x) if x.cu_seqlens is None else state_by_strides(x, kept)
+
+
 def derived_from_a_state_by_strides(
     x: Inputs, given: Cotangents, _: dict[Any, Any]
 ) -> Gradients[Any]:
@@ -48,6 +52,9 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     ),
     "a decode step takes a state with K = V for [V, K] by its strides": lambda: decoding(
         state_by_strides
+    ),
+    "in packs a state with K = V is taken for [V, K] by its strides": lambda: port(
+        state_of_a_pack_by_strides
     ),
 }
 """By what is wrong."""

@@ -129,6 +129,12 @@ class KdaOperator(CallOperator):
     ) -> Problem:
         return call_problem(adapter, rule, dtype, seed=seed, turn=turn)
 
+    def in_other_forms(self, rule: CallRule, problem: Problem) -> Mapping[str, Problem]:
+        """Of axes that no size distinguishes: a pack of as many sequences, each of one token."""
+        if rule.size != "equal" or problem.packed:
+            return {}
+        return {"pack": problem.replace(B=1, lengths=(1,) * problem.T)}
+
     def other_steps(self, adapter: Adapter, problem: Problem) -> list[dict[str, Any]]:
         """Without a state, at another scale: `alternating-state-step` and `alternating-scale-step`
         have each alone; then with one that fp16 does not hold, where the contract does.
