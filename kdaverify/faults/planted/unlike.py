@@ -14,7 +14,7 @@ from kdaverify.adapters.eager import EAGER, arithmetic_of, run_eager, stages_of
 from kdaverify.budgets.solves import identity
 from kdaverify.checks.execute import dtype_name
 from kdaverify.faults.planted.broken_calls import Outputs, port, right
-from kdaverify.faults.views import straight
+from kdaverify.faults.views import past_the_end, straight
 from oracles.chunk import STAGES, Chunk
 from oracles.inputs import Inputs
 
@@ -23,6 +23,8 @@ DOUBLINGS: Final = 5
 """After the first power: 64 rows."""
 MEAN_GATE: Final = -0.5
 CLAMPED: Final = -5.0
+TOP: Final = 64.0
+LEAST: Final = 2.0**-60
 
 
 def _by_doubling(c: Chunk) -> None:
@@ -53,15 +55,20 @@ def clamped_by_the_mean(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 
 def _split(v: Tensor) -> Tensor:
-    """As two numbers of fp16, under the largest value of all."""
-    scale = v.abs().amax().clamp(min=torch.finfo(v.dtype).tiny) if v.numel() else 1.0
-    high = (v / scale).half()
-    return scale * (high.to(v.dtype) + (v / scale - high.to(v.dtype)).half().to(v.dtype))
+    """As two numbers of fp16, under a power of two by which the largest of all is next to TOP."""
+    scale = torch.exp2((v.abs().amax() / TOP).clamp(min=LEAST).log2().ceil())
+    high = (v / scale).half().to(v.dtype)
+    return scale * (high + (v / scale - high).half().to(v.dtype))
 
 
 def values_of_one_scale(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Values pass through two numbers of fp16 with one scale for the launch."""
-    return right(replace(x, v=straight(x.v, _split(x.v.detach().float()).to(x.v.dtype))))
+    end = past_the_end(x)
+    if not end:
+        return right(x)
+    given = x.v.detach().float()
+    read = torch.cat((_split(given[:, :end]), given[:, end:]), dim=1)
+    return right(replace(x, v=straight(x.v, read.to(x.v.dtype))))
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
