@@ -38,6 +38,7 @@ CASES: Final = {
     "SIZE-merge": ("many-rows", "normal"),
     "SIZE-drafts": ("drafts-past-16", "more-queries"),
     "SIZE-blocks": ("heads-across-blocks", "model-width"),
+    "SIZE-packs": ("pack-of-keys-past-1024", "pack-all-keys"),
 }
 """The problem that shows a fault, and one that does not."""
 SHOWN: Final = 1e-2

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kdaverify.faults.attention.kernel import (
     EVERY,
@@ -24,8 +25,8 @@ from kdaverify.faults.attention.kernel import (
 from kdaverify.faults.attention.list_kernel import ListPatch, Named, QueryList, as_given
 from kdaverify.faults.fault import Fault
 
-KEYS, LONG, ROWS, HEADS, REQUESTS, COLUMNS, PAGES, ENTRIES, MERGED, DRAFTS = (
-    1024, 4096, 128, 32, 32, 128, 64, 1024, 1024, 8,
+KEYS, LONG, ROWS, HEADS, REQUESTS, COLUMNS, PAGES, ENTRIES, MERGED, DRAFTS, SPLIT = (
+    1024, 4096, 128, 32, 32, 128, 64, 1024, 1024, 8, 512,
 )  # fmt: skip
 """Where the faults begin. Block sizes and limits of buffers that kernels have: FlashAttention's
 tiles are of 64 or 128 rows, Triton's decode takes up to 32 heads a tile, FlashMLA's lists have up
@@ -82,6 +83,21 @@ def _rows_of_a(right: Call, given: dict[str, Any]) -> Outputs:
 def _borders_of_drafts(request: KernelRequest) -> Tensor:
     """Borders are in as many registers: queries after those take the last one."""
     return bottom_right(request)[torch.arange(request.s_q).clamp(max=DRAFTS - 1)]
+
+
+def _rows_at_a_pitch(right: Call, given: dict[str, Any]) -> Outputs:
+    """Rows of split keys lie at the pitch of the longest queries, and are returned from there."""
+    o, lse = right(**given)
+    ends, keys = given["cu_seqlens_q"], given["cu_seqlens_k"]
+    if ends is None or int((ends if keys is None else keys).diff().max()) < SPLIT:
+        return o, lse
+    lengths, T = ends.diff(), len(o)
+    pitch = max(1, int(lengths.max()))
+    request, row = torch.arange(T) // pitch, torch.arange(T) % pitch
+    there = (request < len(lengths)) & (row < lengths[request.clamp(max=len(lengths) - 1)])
+    source = torch.where(there, ends[request.clamp(max=len(lengths) - 1)] + row, T).long()
+    o, lse = functional.pad(o, (0, 0, 0, 0, 0, 1)), functional.pad(lse, (0, 1), value=-torch.inf)
+    return o[source], lse[:, source]
 
 
 THREADS: Final = 128
@@ -156,4 +172,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
                  " head in the next", trigger=f"d_v / {VECTOR} that does not divide {THREADS}",
            stage="combine", operator="merge_state", outputs=("o",),
            patch=lambda _: AttentionPatch(merge=_weights_of_a_block)),
+    _fault(id="SIZE-packs", title="rows of a pack lie at the pitch of its longest queries",
+           trigger=f"{SPLIT} keys and more in a pack whose queries differ in number",
+           stage="combine", operator="attention",
+           patch=lambda _: AttentionPatch(attention=_rows_at_a_pitch)),
 )  # fmt: skip

@@ -62,6 +62,9 @@ DENSE: Final[Fields] = {
     "sequences-past-32": {"q_lengths": _TILES[:3] * 10 + _TILES, "s_q": 198,
                           "k_lengths": _TILES[:3] * 10 + _TILES, "s_k": 198,
                           "H": 1, "d_k": 8, "d_v": 4, "causal": True},
+    # partial rows of long keys lie at the pitch of the longest queries
+    "pack-of-keys-past-1024": {"q_lengths": (2, 5, 1), "k_lengths": (40, 1100, 9), "s_q": 8,
+                               "s_k": 1149, "H": 1, "d_k": 16, "d_v": 8, "causal": True},
     # a border by the longest lengths: dk and dv of later keys lacked their first queries
     "pack-of-borders-past-256": {"q_lengths": (3, 150), "k_lengths": (260, 80), "s_q": 153,
                                  "s_k": 340, "H": 1, "d_k": 8, "d_v": 4, "causal": True},
