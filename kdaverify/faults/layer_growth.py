@@ -21,6 +21,10 @@ from kdaverify.faults.layer import EVERY, GATE, INPUT, OUTPUT, WIDTH
 
 ROOM: Final = 256
 """Tokens that a cache has room for when it is made; later it has twice as much."""
+SEGMENT: Final = 256
+"""Tokens of a prompt that are computed at once."""
+LONG: Final = 512
+"""Tokens from which on a single one sees the cache block by block."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,30 @@ def of_the_first_row(count: Tensor) -> int:
     return int(count[0])
 
 
+def up_to_its_own(place: Tensor, _: Tensor) -> Tensor:
+    """[B, T], the place of the last token that each sees.
+
+    Args:
+        place: [B, T], its own; the second: [B], tokens of every row.
+    """
+    return place
+
+
+def of_the_longest_row(place: Tensor, count: Tensor) -> Tensor:
+    """A single token over a long cache: blocks are masked by the longest row alone."""
+    long = place.shape[1] == 1 and int(count.max()) > LONG
+    return count.max().expand_as(place) - 1 if long else place
+
+
+def as_given(live: Tensor) -> Tensor:
+    return live
+
+
+def by_segments(live: Tensor) -> Tensor:
+    """Every segment has the first columns of the mask."""
+    return torch.cat([live[:, : x.shape[1]] for x in live.split(SEGMENT, 1)], 1)
+
+
 @dataclass(frozen=True)
 class GrowingLayer:
     """Math: out_t = W_o sum_{s <= t} softmax(W_q h_t . W_k h_s / sqrt(D)) h_s.
@@ -63,10 +91,14 @@ class GrowingLayer:
     Args:
         copied: how many tokens are copied where the cache grows.
         single_grows: whether the cache grows for single tokens too.
+        read: tokens of every row that a token sees.
+        masked: the mask of a call.
     """
 
     copied: Callable[[Tensor], int] = all_tokens
     single_grows: bool = True
+    read: Callable[[Tensor, Tensor], Tensor] = up_to_its_own
+    masked: Callable[[Tensor], Tensor] = as_given
 
     def __call__(
         self,
@@ -77,7 +109,7 @@ class GrowingLayer:
         use_cache: bool = False,
     ) -> Any:
         ones = torch.ones(hidden.shape[:2])
-        live = (ones if attention_mask is None else attention_mask).bool()
+        live = self.masked((ones if attention_mask is None else attention_mask).bool())
         held = empty(hidden) if cache is None else cache
         place = (held.count[:, None] + live.cumsum(1) - 1).clamp(min=0)
         count = held.count + live.sum(1)
@@ -92,7 +124,7 @@ class GrowingLayer:
                 hidden[row, here],
             )
         logits = (hidden @ GATE.to(hidden)) @ k.mT / WIDTH**0.5
-        hides = torch.arange(k.shape[1]) > place[..., None]
+        hides = torch.arange(k.shape[1]) > self.read(place, count)[..., None]
         read = logits.masked_fill(hides, -torch.inf).softmax(-1) @ v
         out = read @ OUTPUT.to(hidden)
         return (out, KeyCache(k, v, count)) if use_cache else out
@@ -121,13 +153,21 @@ def adapted(layer: GrowingLayer, name: str, dtypes: tuple[str, ...] = EVERY) -> 
 RIGHT: Final = GrowingLayer()
 _layer = partial(
     Fault, kind="B", stage="layer", dtypes=EVERY, operator="layer", outputs=("out",),
-    reference="class: caches that grow",
 )  # fmt: skip
 FAULTS: Final = (
     _layer(id="LAYER-grown", title="a cache that grows keeps as many tokens as the first row has",
            trigger=f"more than {ROOM} tokens in a later call, in a row with more than the first",
+           reference="class: caches that grow",
            patch=lambda _: replace(RIGHT, copied=of_the_first_row)),
     _layer(id="LAYER-full", title="a single token past the room of the cache overwrites the last",
-           trigger=f"decode past {ROOM} tokens",
+           trigger=f"decode past {ROOM} tokens", reference="class: caches that grow",
            patch=lambda _: replace(RIGHT, single_grows=False)),
+    _layer(id="LAYER-blocks", title="a single token sees as many keys as the longest row has",
+           trigger=f"a token after more than {LONG}, rows of unequal lengths",
+           reference="class: padding at sizes that models have",
+           patch=lambda _: replace(RIGHT, read=of_the_longest_row)),
+    _layer(id="LAYER-segments", title=f"every {SEGMENT} tokens have the first columns of the mask",
+           trigger=f"padding on the left, more than {SEGMENT} tokens",
+           reference="class: padding at sizes that models have",
+           patch=lambda _: replace(RIGHT, masked=by_segments)),
 )  # fmt: skip

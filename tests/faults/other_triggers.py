@@ -148,6 +148,8 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "LAYER-orders": ("laws", {"B": 3}, {"law": "reordered-twice"}),
     "LAYER-grown": ("laws", {"T": 265}, {"law": "grown-rows"}),
     "LAYER-full": ("laws", {"T": 265}, {"law": "grown-cache"}),
+    "LAYER-blocks": ("laws", {"T": 530}, {"law": "left-padding-decode"}),
+    "LAYER-segments": ("laws", {"T": 265}, {"law": "left-padding"}),
 }
 """By id: property, fields of the problem beside those of BASES, detail."""
 

@@ -236,7 +236,7 @@ def _reordered_twice(problem: LayerProblem) -> Cases:
 @_law("grown-cache", "a cache that is moved where it grows", CACHE, _long)
 def _grown(problem: LayerProblem) -> Cases:
     """A cache of 256 tokens grows in a later call, and with single tokens."""
-    cuts = (problem.T // 2, *range(PAST - 2, PAST + 2))
+    cuts = (PAST // 2, *range(PAST - 2, PAST + 2))
     yield _in_parts(problem, f"cut at {', '.join(map(str, cuts))}", *cuts)
 
 
