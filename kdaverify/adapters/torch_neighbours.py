@@ -42,6 +42,6 @@ def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activati
 
 _adapter = partial(shipped, dtypes=("fp32", "bf16", "fp16"))
 SHORT_CONV: Final = _adapter(
-    "short_conv", _short_conv, "torch-short-conv", contract="short-conv-stored"
+    "short_conv", _short_conv, "torch-short-conv", contract="short-conv-stored+taps"
 )
 GATED_NORM: Final = _adapter("gated_rms_norm", _gated_norm, "torch-gated-norm")

@@ -54,7 +54,7 @@ _adapter = functools.partial(
     missing=lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
 )
 SHORT_CONV: Final = _adapter(
-    "short_conv", _short_conv, "transformers-short-conv", contract="short-conv-stored"
+    "short_conv", _short_conv, "transformers-short-conv", contract="short-conv-stored+taps"
 )
 GATED_NORM: Final = _adapter(
     "gated_rms_norm",

@@ -96,8 +96,11 @@ class ShortConvOperator(BoundedOperator):
     def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
         """sequences: parameters are widened once a sequence, as in a loop over sequences. Autograd
         rounds each one's part of the gradient, and adds the parts in the format of the parameters.
+
+        taps: the terms of dx are stored and added up in x's type. torch 2.13 does so in fp16 on a
+        CPU without instructions for it, to the bit; it was rejected for dx of seven taps.
         """
-        return {**gate_freedoms(io), "sequences": (SEQUENCES, io)}
+        return {**gate_freedoms(io), "sequences": (SEQUENCES, io), "taps": (TERMS, io)}
 
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
