@@ -66,7 +66,8 @@ def kernel(contract: str, sums: Sum = in_turn) -> Adapter:
         D, W = weight.shape
         before = x.new_zeros(x.shape[0], D, W) if initial_state is None else initial_state
         stream = torch.cat((before, x.mT), 2)
-        z: Any = Convolution.apply(stream[..., 1:], weight, sums)  # pyright: ignore[reportUnknownMemberType]
+        apply: Any = Convolution.apply  # pyright: ignore[reportUnknownMemberType]
+        z = apply(stream[..., 1:], weight, sums)
         z = (z if bias is None else z + bias.float()[:, None]).mT.to(x.dtype)
         y = torch.nn.functional.silu(z) if activation == "silu" else z
         return y, stream[..., -W:].clone()
