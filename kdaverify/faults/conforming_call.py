@@ -53,7 +53,9 @@ class ConformingCall:
 
     def _rows(self, tokens: tuple[Tensor, ...], options: dict[str, Any]) -> list[Tensor]:
         """q, k, v, g and beta, token-major: gates of channels, rows of q and k as they multiply."""
-        q, k, v, *gate_and_write = (_token_major(x, self.layout) for x in tokens)
+        q, k, v, *gate_and_write = (
+            _of_sequences(_token_major(x, self.layout), options["cu_seqlens"]) for x in tokens
+        )
         b, g = gate_and_write[-1], _to_channels(gate_and_write[:-1], self.gates, q, v)
         if self.takes is not None and not self.takes(q, k, v, g, b, options):
             raise ValueError("a call outside the declared domain")
@@ -118,6 +120,14 @@ def _token_major(x: Tensor, layout: str) -> Tensor:
     if layout == "thd":
         return x[None]
     return x.transpose(1, 2) if layout == "bhtd" else x
+
+
+def _of_sequences(x: Tensor, offsets: Tensor | None) -> Tensor:
+    """Rows past the last offset are 0: the gradient of whatever is made of NaN there is NaN."""
+    if offsets is None or int(offsets[-1]) == x.shape[1]:
+        return x
+    behind = torch.arange(x.shape[1], device=x.device) >= offsets[-1]
+    return x.masked_fill(behind.view(-1, *[1] * (x.ndim - 2)), 0.0)
 
 
 def _spans(q: Tensor, options: dict[str, Any]) -> Iterator[tuple[int, int, int]]:

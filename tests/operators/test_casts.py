@@ -91,7 +91,7 @@ def test_sums_of_gradients_of_uses_in_16_bits_are_declared(name: str) -> None:
     plain = PORTS[name](name)
     case, _ = next(rejected(plain))
     said = plain.operator.explain_error(case, plain, until=math.inf)
-    assert f"within the tolerance of {name}+casts" in said
+    assert "within the tolerance of" in said and f"{name}+casts" in said
 
 
 @pytest.mark.parametrize("name", PORTS)
