@@ -13,6 +13,7 @@ from kdaverify.checks.calls import RULES, questions
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.failing_rules import MOST, failing_rules
+from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.verdicts.verdict import Verdict
 
 QUICK: Final = (
@@ -89,3 +90,33 @@ def test_rules_that_one_output_breaks_are_said_beside_another_that_is_wrong_ever
     (said,) = failing_rules([*rows(few), *state])
     assert said.startswith(f"2 of {len(RULES)} rules of calls are broken in o: ")
     assert failing_rules(state) == []
+
+
+def test_kinds_of_rules_are_said_where_too_many_are_broken_to_list() -> None:
+    steps = [rule for rule in RULES if RULES[rule].decode]
+    (said,) = failing_rules(rows(steps))
+    others = len(RULES) - len(steps)
+    assert said.startswith(
+        f"{len(steps)} of {len(steps)} rules of the decode entry point are broken,"
+        f" 0 of {others} others: {steps[0]}, "
+    )
+    views = [rule for rule in RULES if rule.startswith("view-")]
+    (said,) = failing_rules(rows(views))
+    assert " rules about addresses and strides are broken, " in said
+    assert failing_rules(rows(steps, same_as="forward")) == []
+    assert failing_rules(rows([*RULES][::3])) == []
+
+
+def test_failures_of_laws_do_not_hide_a_rule() -> None:
+    laws = [
+        row.model_copy(update={"property": "resume", "detail": {"cut": 1}, "status": Status.FAIL})
+        for row in rows(sorted(RULES)[:5])
+    ]
+    (said,) = failing_rules([*rows(["crowd"]), *laws])
+    assert said.startswith(f"1 of {len(RULES)} rules of calls is broken: crowd (")
+
+
+def test_a_race_gets_no_list_of_rules() -> None:
+    few = rows(sorted(RULES)[:2])
+    race = f"{DIFFERS}: 3 of 24 calls differ from the most frequent result"
+    assert failing_rules([few[0].model_copy(update={"diagnosis": race}), *few[1:]]) == []
