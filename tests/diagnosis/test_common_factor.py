@@ -14,7 +14,7 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.campaign.suite_tests import questions
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.common_factor import common_factors, in_words
-from kdaverify.operator import problem_from_json
+from kdaverify.operator import operator_of, problem_from_json
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
 
@@ -131,3 +131,22 @@ def test_one_way_to_fail_has_an_axis_beside_another_that_has_none(cases: list[Pr
     ]
     (said,) = in_words(common_factors(rows))
     assert said.startswith("gives NaN or infinity only where K > 64: ")
+
+
+def test_an_output_that_fails_elsewhere_has_a_sentence_of_its_own(cases: list[Problem]) -> None:
+    rows = [
+        row.model_copy(update={"status": Status.FAIL})
+        if row.output == "final_state" and problem_from_json(row.problem).K > 64
+        else row
+        for row in verdicts(cases, lambda p: p.packed or p.HV > p.H)
+    ]
+    first, second, own = in_words(common_factors(rows))
+    assert " where packed: " in first and " where HV > H: " in second
+    assert own.startswith("final_state fails only where K > 64: ") and "(in " not in own
+
+
+def test_packs_whose_sequences_start_within_a_chunk_have_a_trait(cases: list[Problem]) -> None:
+    trait = "a pack with a sequence that starts at no multiple of 64 tokens"
+    for lengths, true in ((64, 3), False), ((65, 3), True), ((2, 0), False), ((0, 2), False):
+        problem = cases[0].replace(B=1, T=sum(lengths), lengths=lengths)
+        assert operator_of(problem).traits(problem)[trait] is true

@@ -56,6 +56,11 @@ def _sequences(p: Problem) -> Iterator[tuple[str, bool]]:
     yield "a pack of 2 sequences or more", len(lengths) > 1
     yield "a pack with an empty sequence", p.packed and 0 in lengths
     yield "a pack with tokens past the last offset", p.packed and sum(lengths) < p.T
+    # Columns counted from the start of a pack are those of the sequence where it starts a chunk.
+    yield (
+        f"a pack with a sequence that starts at no multiple of {CHUNK} tokens",
+        any(first % CHUNK for _, first, length in p.spans if length),
+    )
     yield "B > 1", p.B > 1
 
 
