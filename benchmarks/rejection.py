@@ -61,7 +61,10 @@ AXES: Final[dict[str, tuple[str, str]]] = {
         r"pack|offset|padded token|empty sequence|several sequences|beside others",
         r"pack|past the last offset",
     ),
-    "length": (r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of", r"\bT\b"),
+    "length": (
+        r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of",
+        r"\bT\b|multiple of",
+    ),
     "gates": (r"gate|decay|nats", r"gate"),
     "state": (r"state", r"state"),
     "heads": (r"heads?\b", r"\bHV\b|\bH\b|heads"),

@@ -9,8 +9,9 @@ those are left to `common_factor`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
@@ -35,6 +36,8 @@ FIRST: Final = 2
 ENOUGH: Final = 3
 """Levels beside the failing one, from which a rule is read, where an axis has so many: two lengths
 are separated by any of ten sentences."""
+MOST_APART: Final = 2
+"""Outputs, or groups of them, that are reported of one case."""
 MOST_AXES: Final = 3
 """Axes that are reported, in the operator's order: structure before values."""
 MOST_LEVELS: Final = 4
@@ -70,12 +73,18 @@ class Run:
 
     Args:
         problem: None where there is none.
-        fails: None where the kernel does not take it, or nothing was decided.
+        wrong: by output, whether it fails; without those that were not decided, and empty where the
+            kernel does not take the case.
     """
 
     change: Mapping[str, Any]
     problem: Any
-    fails: bool | None
+    wrong: Mapping[str, bool]
+
+    def fails(self, outputs: Sequence[str]) -> bool | None:
+        """Whether any of these outputs fails; None where none was decided."""
+        own = [self.wrong[name] for name in outputs if name in self.wrong]
+        return any(own) if own else None
 
 
 @dataclass(frozen=True)
@@ -97,13 +106,25 @@ class Experiment:
     @property
     def call(self) -> str:
         """The plain call that the case makes, else its suite."""
-        return plain_call(self.case.property, self.case.detail) or self.case.property
+        return _call(self.case)
 
-    def explains(self, problem: Any) -> bool:
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Sentences that only failing cases fulfil."""
+        return tuple(found.rule for found in self.contrasts if found.rule)
+
+    def holds(self, problem: Any) -> bool:
         """Whether all rules are true of a problem."""
         own = _sentences(problem)
-        rules = [found.rule for found in self.contrasts if found.rule]
-        return bool(rules) and all(own.get(rule, False) for rule in rules)
+        return bool(self.rules) and all(own.get(rule, False) for rule in self.rules)
+
+    def explains(self, case: PropertyCase) -> bool:
+        """Whether all rules are true of a case of the same call.
+
+        Of another call they may be true by chance: the cases of a decode entry point with a bug of
+        its own were taken for those of a bug in the forward of all sequences.
+        """
+        return _call(case) == self.call and self.holds(case.problem)
 
     def __str__(self) -> str:
         what, several = " and ".join(self.outputs), len(self.outputs) > 1
@@ -125,39 +146,89 @@ def experiments(
         cases: failing ones; the first are preferred.
         seconds: in all; what is begun is ended.
     """
-    until, found = time.monotonic() + seconds, list[Experiment]()
+    until, found, made = time.monotonic() + seconds, list[Experiment](), list[Experiment]()
     left = [case for case in cases if _small(case)]
     while left and len(found) < MOST and time.monotonic() < until:
-        case = left.pop(0)
+        case = min(left, key=partial(_known_of, made))
+        left.remove(case)
         share = (until - time.monotonic()) / (2 if len(found) < MOST - 1 else 1)
-        one = experiment(case, adapter, until=time.monotonic() + share)
-        if one is not None and one.contrasts:
-            found.append(one)
-            left = [other for other in left if not one.explains(other.problem)]
+        for one in experiment(case, adapter, until=time.monotonic() + share):
+            left = [other for other in left if not one.explains(other)]
+            if not _repeats(one, made):
+                found.append(one)
+            made.append(one)
     return found
 
 
-def experiment(case: PropertyCase, adapter: Adapter, *, until: float) -> Experiment | None:
-    """One factor at a time from a failing case; None where it does not fail again."""
+def _known_of(made: Sequence[Experiment], case: PropertyCase) -> int:
+    """0 where nothing is known of a case; 1 where rules of another call are true of it; 2 where its
+    call was experimented on, and nothing says that this failure is another.
+    """
+    same = [one for one in made if one.call == _call(case)]
+    if any(one.holds(case.problem) for one in made):
+        return 2 if same else 1
+    return 2 if any(not one.rules for one in same) else 0
+
+
+def _repeats(one: Experiment, made: Iterable[Experiment]) -> bool:
+    """Whether another call depends on the same: a second line would say nothing new."""
+    return bool(one.rules) and any({*one.rules} <= {*other.rules} for other in made)
+
+
+def _call(case: PropertyCase) -> str:
+    return plain_call(case.property, case.detail) or case.property
+
+
+def experiment(case: PropertyCase, adapter: Adapter, *, until: float) -> list[Experiment]:
+    """One factor at a time from a failing case: what its outputs depend on, or each of them where
+    together they depend on nothing; [] where it does not fail again.
+    """
     trial = _trial(case, adapter)
     if trial is None:
-        return None
+        return []
     axes = operator_of(case.problem).contrasts(case.problem, case.detail)
     results = [list[Run]() for _ in axes]
     left = [[*axis.levels] for axis in axes]
     while any(left) and time.monotonic() < until:
-        number = min((n for n, own in enumerate(left) if own), key=lambda n: _turn(results[n]))
+        number = min(
+            (n for n, own in enumerate(left) if own),
+            key=lambda n: _turn(results[n], trial.outputs),
+        )
         results[number].append(_run(trial, case, left[number].pop(0)))
+    runs = [*zip(axes, results, strict=True)]
+    whole = _found(trial, case, runs, trial.outputs)
+    if whole.rules or trial.varies:
+        return [whole] if whole.contrasts else []
+    # With one bug in o and another in the state no change of one thing makes both right.
+    apart = dict[tuple[str, ...], list[str]]()
+    for name in trial.outputs:
+        apart.setdefault(_found(trial, case, runs, (name,)).rules, []).append(name)
+    several = [_found(trial, case, runs, names) for rules, names in apart.items() if rules]
+    return several[:MOST_APART] or ([whole] if whole.contrasts else [])
+
+
+def _found(
+    trial: _Trial,
+    case: PropertyCase,
+    runs: Sequence[tuple[ContrastAxis, Sequence[Run]]],
+    outputs: Sequence[str],
+) -> Experiment:
+    """What it depends on whether any of these outputs fails."""
     contrasts = [
-        _contrast(axis, case.problem, own, ruled=not (trial.varies and _of_values(axis, case)))
-        for axis, own in zip(axes, results, strict=True)
+        _contrast(
+            axis,
+            case.problem,
+            own,
+            outputs,
+            ruled=not (trial.varies and _of_values(axis, case)),
+        )
+        for axis, own in runs
     ]
     found = sorted((one for one in contrasts if one.passes), key=lambda one: not one.rule)
     # Two axes may be one sentence: T and W are, where sequences are shorter than W.
     once = {one.rule or str(number): one for number, one in reversed([*enumerate(found)])}
-    return Experiment(
-        case, trial.outputs, trial.varies, tuple(one for one in found if one in once.values())
-    )
+    kept = tuple(one for one in found if one in once.values())
+    return Experiment(case, tuple(outputs), trial.varies, kept)
 
 
 def _of_values(axis: ContrastAxis, case: PropertyCase) -> bool:
@@ -171,17 +242,17 @@ def _of_values(axis: ContrastAxis, case: PropertyCase) -> bool:
     return all(name in accuracy_fields for change in axis.levels for name in change)
 
 
-def _turn(own: Sequence[Run]) -> tuple[int, int]:
-    """Each axis has two levels first; then those that matter."""
-    matters = any(run.fails is False for run in own)
+def _turn(own: Sequence[Run], outputs: Sequence[str]) -> tuple[int, int]:
+    """Each axis has two levels first; then those that matter to any output."""
+    matters = any(run.fails((name,)) is False for run in own for name in outputs)
     return (0 if len(own) < FIRST else 1 if matters else 2), len(own)
 
 
 def _run(trial: _Trial, case: PropertyCase, change: Mapping[str, Any]) -> Run:
     changed = _changed(case, change)
     if changed is None:
-        return Run(change, None, None)
-    return Run(change, changed.problem, trial.fails(changed))
+        return Run(change, None, {})
+    return Run(change, changed.problem, trial.wrong(changed))
 
 
 def _changed(case: PropertyCase, change: Mapping[str, Any]) -> PropertyCase | None:
@@ -211,15 +282,16 @@ class _Trial:
     outputs: tuple[str, ...]
     varies: bool
 
-    def fails(self, case: PropertyCase) -> bool | None:
-        """None where the kernel does not take it, or nothing was decided."""
+    def wrong(self, case: PropertyCase) -> dict[str, bool]:
+        """Of the outputs that were decided, which fail; {} where the kernel does not take it."""
         if self.varies:
-            return bool(differing(case, self.adapter))
+            differ = differing(case, self.adapter)
+            return dict.fromkeys(self.outputs, bool(differ))
         found = _outcomes(case, self.adapter)
-        own = [found[name].status for name in self.outputs if name in found]
-        if not own or not all(status.judged for status in own):
-            return None
-        return any(status.rejects for status in own)
+        own = {name: found[name].status for name in self.outputs if name in found}
+        if not all(status.judged for status in own.values()):
+            return {}
+        return {name: status.rejects for name, status in own.items()}
 
 
 def _trial(case: PropertyCase, adapter: Adapter) -> _Trial | None:
@@ -238,18 +310,21 @@ def _outcomes(case: PropertyCase, adapter: Adapter) -> dict[str, Outcome]:
     return {outcome.output: outcome for outcome in found}
 
 
-def _contrast(axis: ContrastAxis, base: Any, own: Sequence[Run], *, ruled: bool) -> Contrast:
+def _contrast(
+    axis: ContrastAxis, base: Any, own: Sequence[Run], outputs: Sequence[str], *, ruled: bool
+) -> Contrast:
     """The first sentence that is true of exactly those that fail, and the levels."""
-    decided = [run for run in own if run.fails is not None]
+    decided = [run for run in own if run.fails(outputs) is not None]
     changed = {name: getattr(base, name) for run in decided for name in run.change}
-    every = [Run(changed, base, fails=True), *decided]
+    every = [Run(changed, base, dict.fromkeys(outputs, True)), *decided]
     truths = [_sentences(run.problem, axis.about) for run in every]
-    wanted = [run.fails for run in every]
+    wanted = [run.fails(outputs) for run in every]
     enough = ruled and len(decided) >= min(ENOUGH, len(axis.levels))
     exact = (said for said in truths[0] if [one.get(said, False) for one in truths] == wanted)
     rule = next(exact, "") if enough else ""
     fails, passes = (
-        tuple(_level(run.change) for run in every if run.fails is which) for which in (True, False)
+        tuple(_level(run.change) for run in every if run.fails(outputs) is which)
+        for which in (True, False)
     )
     return Contrast(rule if passes else "", fails, passes)
 

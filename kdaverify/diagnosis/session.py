@@ -98,7 +98,11 @@ def _contrasts(rows: Sequence[Verdict], adapter: Adapter, *, until: float) -> di
         )
     except Exception:  # noqa: BLE001 # the verdicts must not be lost
         return {}
-    return {row: str(one) for one in found for case, row in cases.values() if case is one.case}
+    said = dict[Row, list[str]]()
+    for one in found:
+        own = next(row for case, row in cases.values() if case is one.case)
+        said.setdefault(own, []).append(str(one))
+    return {row: "\n".join(lines) for row, lines in said.items()}
 
 
 def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:

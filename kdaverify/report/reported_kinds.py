@@ -148,7 +148,7 @@ def same(failures: Sequence[Verdict]) -> list[str]:
 
 def contrasts_of(failures: Sequence[Verdict]) -> list[str]:
     """What failures depend on, found by changing one thing at a time; each sentence once."""
-    return [*dict.fromkeys(row.contrast for row in failures if row.contrast)]
+    return [*dict.fromkeys(line for row in failures for line in row.contrast.splitlines())]
 
 
 def random_failures(failures: Sequence[Verdict]) -> list[str]:

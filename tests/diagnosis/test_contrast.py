@@ -25,6 +25,7 @@ LONG: Final = 600.0
 FOUND: Final = (
     ("H7", {}, "only where T % 64 != 0 (fails at T = 66, 65, 1, 32, ..., passes at T = 64, 128)"),
     ("V9", PACK, "only where a pack with tokens past the last offset"),
+    ("DESIGN-g", PACK, "only where a pack with a sequence that starts at no multiple of 64 tokens"),
     ("O1", {"V": 4}, "only where K == V (fails at K = 4, V = 4, passes at "),
     ("S11", {"state": "absent"}, "only where state = absent"),
     ("H23", {}, "only where HV > 1"),
@@ -82,3 +83,11 @@ def test_a_second_fault_is_looked_for_where_the_first_does_not_explain_a_failure
     cases = [PropertyCase("forward", PLAIN), PropertyCase("forward", PLAIN.replace(T=64, V=4))]
     found = [str(one) for one in experiments(cases, port("H7", "O1"), seconds=LONG)]
     assert len(found) == 2 and "T % 64 != 0" in found[0] and "K == V" in found[1]
+
+
+def test_a_decode_entry_point_is_looked_at_beside_a_forward_whose_rule_holds_there() -> None:
+    forward = PropertyCase("forward", PLAIN)
+    decode = PropertyCase("resume", PLAIN.replace(T=65), {"cut": 60, "way": "chunk-step"})
+    found = experiments([forward, decode], port("DESIGN-c", "H16"), seconds=LONG)
+    assert [one.call for one in found] == ["forward", "resume"]
+    assert "final_state" in found[1].outputs and "K != V" in str(found[1])

@@ -31,7 +31,7 @@ def contrasts(p: Problem, detail: Mapping[str, Any]) -> list[ContrastAxis]:
     """
     whole = "cut" not in detail
     found: tuple[tuple[tuple[str, ...], Iterable[Change]], ...] = (
-        (("T ",), _lengths(p) if whole else ()),
+        (("T ", "a pack with a sequence that starts"), _lengths(p) if whole else ()),
         (("pack", "a pack"), _packs(p) if whole else ()),
         (("state",), ({"state": name} for name in ("absent", "random"))),
         (("H",), _heads(p)),
