@@ -198,11 +198,15 @@ def solves_by_library(contract: Contract) -> bool:
 
 def chunk_sizes(contract: Contract) -> tuple[int, ...]:
     """The declared size, and those of the smaller chunks that conform too."""
-    declared = contract.chunk_size
     of_steps = () if contract.steps == 1 else (_in_tokens(contract),)
-    if contract.form == "recurrent" or contract.solve is not None:
-        return (declared, *of_steps)
-    return (declared, *(max(SMALLEST_CHUNK, declared // n) for n in (2, 4)), *of_steps)
+    fixed = contract.form == "recurrent" or contract.solve is not None
+    return (contract.chunk_size, *(() if fixed else _parts(contract)), *of_steps)
+
+
+def _parts(contract: Contract) -> tuple[int, int]:
+    """Half and a quarter of the declared size."""
+    half, quarter = (max(SMALLEST_CHUNK, contract.chunk_size // parts) for parts in (2, 4))
+    return half, quarter
 
 
 def _in_tokens(contract: Contract) -> int:
@@ -243,7 +247,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     else:
         units = matrix_units(contract.operands, contract)
     unit = next(iter(units.values()), plain.dot)
-    _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract)[:3])
+    half, quarter = (replace(contract, chunk_size=size) for size in _parts(contract))
     quarters = replace(
         plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE
     )

@@ -149,7 +149,8 @@ def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> Gradien
     rows, (P, of_sink) = packed(segment, torch.float64), probabilities(segment)
     returned, _ = returned_probabilities(segment)
     shape = rows.q.shape[:2]
-    dO = do.double().reshape(*shape, do.shape[-1]).abs()
+    signed = do.double().reshape(*shape, do.shape[-1])
+    dO = signed.abs()
     dP = dO @ rows.v.abs().mT
     delta = (P * dP).sum(-1)
     dL = torch.zeros_like(delta) if dlse is None else dlse.double().reshape(shape).abs()
@@ -162,19 +163,16 @@ def gradient_terms(segment: Segment, do: Tensor, dlse: Tensor | None) -> Gradien
         found = (dq * scale).view(segment.q.shape), dk * scale, weights.mT @ dO
         return found if rows.sink is None else (*found, *rest)
 
+    def complements(dP: Tensor) -> Gradients:
+        none = tuple(torch.zeros_like(x, dtype=P.dtype) for x in (segment.q, segment.k, segment.v))
+        if rows.sink is None:
+            return none
+        level = (P * dP).sum(-1).abs() + (dL if segment.lse_includes_sink else 0.0)
+        return *none, level.view(segment.q.shape[:2]).sum(1)
+
     seen, factor = rows.visible.double().expand_as(P), dP + (delta + dL)[..., None]
     return GradientTerms(
         sums(X, P, of_sink * of_level),
         sums(seen * (factor + 1), seen, of_level + 1),
-        _complements(segment, do, P, dL),
+        complements(signed @ rows.v.mT),
     )
-
-
-def _complements(segment: Segment, do: Tensor, P: Tensor, dL: Tensor) -> Gradients:
-    """`complements` of a segment: of keys none."""
-    none = tuple(torch.zeros_like(x, dtype=P.dtype) for x in (segment.q, segment.k, segment.v))
-    if segment.sink is None:
-        return none
-    dP = do.double().reshape(*P.shape[:2], do.shape[-1]) @ packed(segment, P.dtype).v.mT
-    of_level = (P * dP).sum(-1).abs() + (dL if segment.lse_includes_sink else 0.0)
-    return *none, of_level.view(segment.q.shape[:2]).sum(1)

@@ -100,12 +100,12 @@ def _unlike(case: CallRuleCase) -> list[Outcome]:
     for said, copies in _copies(one, reasons):
         for kind, fields in UNLIKE.items():
             try:
-                other = replace(one, problem=one.beside(**fields))
-                unlike = Unlike.of(copies, other)
+                problem = one.beside(**fields)
+                if problem == one.problem:
+                    continue
+                unlike = Unlike.of(copies, replace(one, problem=problem))
             except Unreachable as reason:
                 reasons.append(str(reason))
-                continue
-            if other.problem == one.problem:
                 continue
             here = unlike.judged(one.run(unlike.many))
             if any(outcome.status.rejects for outcome in here):
