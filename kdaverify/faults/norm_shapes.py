@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.gated_norm import EVERY, act, root
+from kdaverify.faults.gated_norm import EVERY, Norm, act, root
 
 TILE: Final = 64
 """Rows from which on a backward has tiles."""
 MANY: Final = 1024
 """Rows from which on a block has several."""
+PROGRAMS: Final = 132
+"""Of a backward that stays resident, one for each multiprocessor."""
 BLOCK: Final = 16
 """Rows of a block, and columns where a row is padded to a power of two."""
 
@@ -105,6 +107,36 @@ def dense_rows(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor
     return x * root(x, eps) * w * DenseRows.apply(z, name)
 
 
+class InPrograms(torch.autograd.Function):
+    """A factor of every row, whose gradient is a sum of partial sums, one of each program.
+
+    What programs without rows have is that of an earlier call of so many columns.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, n: Tensor, w: Tensor, kept: dict[int, Tensor]) -> Tensor:
+        ctx.save_for_backward(n, w)
+        ctx.kept = kept
+        return n * w
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        n, w = ctx.saved_tensors
+        rows = (dy * n).flatten(0, -2)
+        each = -(-len(rows) // PROGRAMS)
+        sums = ctx.kept.setdefault(w.numel(), rows.new_zeros(PROGRAMS, w.numel()))
+        for program, part in enumerate(rows.split(each)):
+            sums[program] = part.sum(0)
+        return dy * w, sums[: len(rows)].sum(0).view(w.shape), None
+
+
+def in_programs(kept: dict[int, Tensor]) -> Norm:
+    def norm(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+        return InPrograms.apply(x * root(x, eps), w, kept) * act(z, name)
+
+    return norm
+
+
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
 FAULTS: Final = (
     _norm(id="NORM-square", title="means of rows are broadcast along columns",
@@ -122,4 +154,8 @@ FAULTS: Final = (
           reference="class: axes recognised by their size",
           trigger="1,024 rows and more of 9 to 16 columns",
           outputs=("dx",), patch=lambda _: in_blocks),
+    _norm(id="NORM-partials", title="partial sums of dweight are those of a larger call before",
+          reference="class: work spaces that a call writes in part",
+          trigger="133 to 263 rows after a call of more", outputs=("dweight",),
+          patch=lambda _: in_programs({})),
 )  # fmt: skip

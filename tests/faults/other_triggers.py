@@ -141,6 +141,11 @@ TRIGGERS: Final[Mapping[str, Case]] = {
         {"B": 1, "H": 3, "rank": 3},
         {"rule": "view-swapped-backward"},
     ),
+    "NORM-partials": (
+        "calls",
+        {"B": 1, "T": 17, "H": 3, "rank": 3},
+        {"rule": "copies-after-more-backward"},
+    ),
     "LAYER-fp64": ("laws", {}, {"law": "float64"}),
     "LAYER-idle": ("laws", {}, {"law": "idle-rows"}),
     "LAYER-pack": ("laws", {"B": 3}, {"law": "pack"}),

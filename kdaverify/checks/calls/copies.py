@@ -34,6 +34,11 @@ SEQUENCES: Final = 540
 """Of a pack whose gradients are taken: more than a table of 512 holds."""
 ROWS: Final = 17_000
 """Tokens times heads of a batch whose gradients are taken: more than 2^14, 2^16 elements of q."""
+FEWER: Final = 152
+"""Tokens times heads: some of 132 programs, one for each multiprocessor of an H100, have two of
+them and the others none. A gated norm added up what those had left of a larger call."""
+MORE: Final = 27 * FEWER
+"""Of the larger call: every program has some."""
 IN_A_ROW_TOKENS: Final = 8300
 """Of one sequence: more than a launch of 8,192, which ends inside a copy of 70."""
 RESET: Final = -200.0
@@ -157,8 +162,18 @@ class Copies:
 
     def loss(self) -> Any:
         """The cotangents of the last copy, 0 of all others: gradients of parameters are its own."""
-        given = {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
-        return self.case.loss_of({name: self._behind_zeros(name, dy) for name, dy in given.items()})
+        return self.case.loss_of(
+            {name: self._behind_zeros(name, dy) for name, dy in self._given().items()}
+        )
+
+    def every_loss(self) -> Any:
+        """The cotangents of every copy."""
+        return self.case.loss_of(
+            {name: self.repeated(name, dy) for name, dy in self._given().items()}
+        )
+
+    def _given(self) -> Tensors:
+        return {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
 
     def _behind_zeros(self, name: str, dy: Tensor) -> Tensor:
         axis = self._axis(name)
@@ -198,8 +213,14 @@ def _batch(case: CallRuleCase) -> Copies:
     return Copies.of(case, _number(case, ENTRIES, "B", "HV"), BATCH)
 
 
+def _of_tokens(case: CallRuleCase, wanted: int) -> Copies:
+    """Batches of so many tokens with their value heads, or heads where all are one kind."""
+    heads = "HV" if hasattr(case.problem, "HV") else "H"
+    return Copies.of(case, _number(case, wanted, "B", "T", heads), BATCH)
+
+
 def _long_batch(case: CallRuleCase) -> Copies:
-    return Copies.of(case, _number(case, ROWS, "B", "T", "HV"), BATCH)
+    return _of_tokens(case, ROWS)
 
 
 def _pack(case: CallRuleCase) -> Copies:
@@ -268,6 +289,18 @@ def _in_a_row(case: CallRuleCase) -> list[Outcome]:
     return copies.judged(one.run(copies.many))
 
 
+def _after_more(case: CallRuleCase) -> list[Outcome]:
+    fewer, more = _of_tokens(case, FEWER), _of_tokens(case, MORE)
+    case.run(more.many)
+    return fewer.judged(case.run(fewer.many))
+
+
+def _after_more_backward(case: CallRuleCase) -> list[Outcome]:
+    fewer, more = _of_tokens(case, FEWER), _of_tokens(case, MORE)
+    case.back(more.every_loss(), more.many)
+    return case.judged_back(fewer.last(case.back(fewer.loss(), fewer.many)))
+
+
 def _twice(case: CallRuleCase) -> list[Outcome]:
     copies = _long_batch(case)
     call = recorded(case, unconverted(case), copies.many)
@@ -308,6 +341,14 @@ TWICE: Final = (
           " gradients",
           "saved tensors of a large call whose memory the gradients take", _twice, size="tails",
           inside=True, backward=True),
+)  # fmt: skip
+AFTER_MORE: Final = (
+    _rule("copies-after-more", f"each of equal sequences, {FEWER} tokens with their heads, returns"
+          f" what one does alone, also after a call of {MORE:,}",
+          "work spaces of a larger call that are not written in full", _after_more, size="tails"),
+    _rule("copies-after-more-backward", "the same of all gradients",
+          "partial sums of programs of a larger call, which have no rows now",
+          _after_more_backward, size="tails", backward=True),
 )  # fmt: skip
 IN_A_ROW: Final = (
     _rule("copies-in-a-row", f"each of copies in one sequence of {IN_A_ROW_TOKENS:,} tokens and"

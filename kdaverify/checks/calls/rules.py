@@ -87,6 +87,7 @@ LATER: Final = (
     *views.OF_STEPS,
     *views.EQUAL_STEPS,
     *unlike.RULES,
+    *copies.AFTER_MORE,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

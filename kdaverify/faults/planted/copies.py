@@ -23,6 +23,7 @@ TABLE: Final = 512
 ROWS: Final = 2**14
 LAUNCH: Final = 2**13
 ELEMENTS: Final = 2**16
+PROGRAMS: Final = 132
 
 
 def states_of_one_block(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -102,6 +103,31 @@ def a_table_of_heads(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradien
     return found if x.HV <= 256 else replace(found, dbeta=_of_one_table(found.dbeta, 2, 256))
 
 
+def _left_over(x: Inputs, rows: Tensor, kept: dict[Any, Any]) -> Tensor:
+    """What programs without rows have in the work space of partial sums of calls so wide; where
+    there are fewer rows than programs, no more are launched.
+    """
+    each = -(-len(rows) // PROGRAMS)
+    busy = -(-len(rows) // each)
+    sums = kept.setdefault((x.HV, x.K, x.V), torch.zeros(PROGRAMS, dtype=torch.float64))
+    sums[:busy] = torch.stack([part.abs().sum() for part in rows.split(each)])
+    return sums[busy : len(rows)].sum()
+
+
+def sums_left_over(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """What programs without rows have left of an earlier call is added to the final state."""
+    o, final = right(x)
+    left = _left_over(x, o.detach().double().flatten(0, 2), kept)
+    return o, final + left.to(final.dtype)
+
+
+def partial_sums_left_over(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
+    """Partial sums of programs without rows are those of an earlier call, and part of dbeta."""
+    found = EAGER.gradients(x, given)
+    left = _left_over(x, found.dbeta.double().flatten()[:, None], kept)
+    return replace(found, dbeta=found.dbeta + left.to(found.dbeta.dtype))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "states past 1,024 sequences and heads are zeros": lambda: port(states_of_one_block),
     "offsets of a pack have 15 bits and a sign": lambda: port(offsets_of_sixteen_bits),
@@ -114,6 +140,12 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "launches past 8,192 tokens start from the given state": lambda: port(launches_from_the_start),
     "a decode step has the gates of eight value heads of a key head": lambda: decoding(
         gates_of_eight_heads
+    ),
+    "programs without rows have what an earlier call left, in final_state": lambda: port(
+        sums_left_over
+    ),
+    "programs without rows have what an earlier call left, in dbeta": lambda: Derived(
+        partial_sums_left_over
     ),
 }
 """By what is wrong."""

@@ -42,7 +42,14 @@ AUTOGRAD_RULES: Final = tuple(
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
 COPIES_RULES: Final = tuple(
-    rule.name for rule in (*copies.RULES, *copies.TWICE, *copies.IN_A_ROW, *unlike.RULES)
+    rule.name
+    for rule in (
+        *copies.RULES,
+        *copies.TWICE,
+        *copies.IN_A_ROW,
+        *copies.AFTER_MORE,
+        *unlike.RULES,
+    )
 )
 PLACES_RULES: Final = tuple(
     rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES, *views.OF_STEPS)

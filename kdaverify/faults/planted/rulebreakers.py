@@ -222,6 +222,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-projection": lambda: port(callers.three_runs_of_heads),
     "view-step": lambda: decoding(places.rows_of_a_state_together),
     "view-exchanged-step": lambda: decoding(state_by_strides),
+    "copies-after-more": lambda: port(copies.sums_left_over),
+    "copies-after-more-backward": lambda: Derived(copies.partial_sums_left_over),
     "one-unlike": lambda: port(unlike.inverted_by_the_mean),
 }
 """By the rule that each breaks."""
