@@ -58,7 +58,11 @@ LARGE: Final = "too large to be compared with every known fault"
 
 
 def diagnose(
-    adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGNOSIS_SECONDS
+    adapter: Adapter,
+    question: PropertyCase,
+    *,
+    seconds: float = DIAGNOSIS_SECONDS,
+    shrinks: bool = True,
 ) -> Diagnosis:
     """The cause of a kernel's failure of one test.
 
@@ -66,6 +70,7 @@ def diagnose(
         adapter: the kernel.
         seconds: half of them to find a smaller case, the rest, and at least a quarter, to compare
             suspects; a step in progress completes.
+        shrinks: whether a smaller case is looked for.
     """
     started = time.monotonic()
     varies = examined(
@@ -76,18 +81,24 @@ def diagnose(
     failed = failure(adapter, question)
     if failed is None:
         return Diagnosis(question, silent=NOTHING, passes=True)
-    found = _cause(adapter, question, failed, started=started, seconds=seconds)
+    smallest = question
+    if shrinks and adapter.open_ended and not failed[1].takes_process:
+        smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
+    found = _cause(adapter, question, smallest, failed, until=started + seconds, least=seconds / 4)
     named = failed[1].takes_process or failed[1].names_cause
     stage = None if named else wrong_stage(adapter, found, question)
     return replace(found, stage=stage, race="" if varies is None else varies.said)
 
 
 def _cause(
-    adapter: Adapter, question: PropertyCase, failed: Failure, *, started: float, seconds: float
+    adapter: Adapter,
+    question: PropertyCase,
+    smallest: PropertyCase,
+    failed: Failure,
+    *,
+    until: float,
+    least: float,
 ) -> Diagnosis:
-    smallest = question
-    if adapter.open_ended and not failed[1].takes_process:
-        smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
     if failed[1].names_cause:
         # Outputs that are right but for their form are as near to any bug that leaves them right.
         return Diagnosis(smallest, silent=FORM)
@@ -95,18 +106,9 @@ def _cause(
         return Diagnosis(smallest, silent=UNKNOWN)
     try:
         small, first = as_called(smallest, adapter), as_called(question, adapter)
-        found = _compared(adapter, small, first, failed, until=started + seconds, least=seconds / 4)
-        return replace(
-            found,
-            smallest=smallest,
-            explained=_explained(
-                adapter,
-                (first, small),
-                found,
-                until=started + seconds,
-                least=seconds / 4,
-            ),
-        )
+        found = _compared(adapter, small, first, failed, until=until, least=least)
+        explained = _explained(adapter, (first, small), found, until=until, least=least)
+        return replace(found, smallest=smallest, explained=explained)
     except (ContractOverflow, UncertifiedError) as reason:
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 

@@ -45,7 +45,12 @@ def _reported(outcome: Outcome) -> Failure:
 
 
 def minimise(
-    adapter: Adapter, question: PropertyCase, *, until: float, failed: Failure
+    adapter: Adapter,
+    question: PropertyCase,
+    *,
+    until: float,
+    failed: Failure,
+    also: Callable[[PropertyCase], bool] | None = None,
 ) -> PropertyCase:
     """Shrinks a question while it fails with the same status, by enough not to be rounding noise.
 
@@ -55,6 +60,7 @@ def minimise(
     Args:
         until: of the monotonic clock; what was reached by then is returned.
         failed: how the question fails.
+        also: what smaller cases have to fulfil besides.
     """
     if not PROPERTIES[question.property].shrinks:
         return question
@@ -72,7 +78,8 @@ def minimise(
             found = failure(adapter, smaller)
         except ValueError:  # the property is not tested on such a problem
             return False
-        return found is not None and found[1] is status and found[2] >= least
+        fails = found is not None and found[1] is status and found[2] >= least
+        return fails and (also is None or also(smaller))
 
     return _shrunk(question, keeps, until)
 

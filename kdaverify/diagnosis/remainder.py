@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
@@ -28,35 +29,53 @@ CLEAR: Final = 0.05
 Measured: a second bug leaves 0.99 and more, one that explains a failure 0."""
 
 
+@dataclass(frozen=True)
+class Remainder:
+    """Failures of a call that the bugs named for another one do not explain.
+
+    Args:
+        said: what they leave, in words; "" where nothing.
+        smallest: the least expensive of these failures.
+    """
+
+    said: str = ""
+    smallest: PropertyCase | None = None
+
+
 def remainder(
     adapter: Adapter, found: Diagnosis, others: Sequence[PropertyCase], *, seconds: float = SECONDS
-) -> str:
-    """What the named bugs leave of other failures of the same call; "" where they leave nothing.
+) -> Remainder:
+    """What the named bugs leave of other failures of the same call.
 
     Args:
         others: failing cases of the call that was diagnosed.
         seconds: in all; what is begun is ended.
     """
     if not (found.fits and found.named) or found.race:
-        return ""
+        return Remainder()
     until, apart, same = time.monotonic() + seconds, list[PropertyCase](), list[PropertyCase]()
     for case in unlike(found.smallest, others)[:TESTED]:
         if time.monotonic() > until:
             break
-        share = _left(adapter, found, as_called(case, adapter))
+        share = share_left(adapter, found, as_called(case, adapter))
         if share is not None:
             (apart if share > CLEAR else same).append(case)
-    return _in_words(found, apart, same) if apart else ""
+    if not apart:
+        return Remainder()
+    cost = operator_of(apart[0].problem).cost
+    smallest = min(apart, key=lambda case: cost(case.problem))
+    return Remainder(_in_words(found, apart, same, smallest), smallest)
 
 
-def _in_words(found: Diagnosis, apart: list[PropertyCase], others: list[PropertyCase]) -> str:
+def _in_words(
+    found: Diagnosis, apart: list[PropertyCase], others: list[PropertyCase], smallest: PropertyCase
+) -> str:
     names = " or ".join(match.suspect.fault.id for match in found.named)
     compared = f"{len(apart)} of {len(apart) + len(others)} failures that were compared"
-    operator = operator_of(apart[0].problem)
-    smallest = min(apart, key=lambda case: operator.cost(case.problem)).problem
     common = _common(apart, others)
     where = f", each with {common}" if common else ""
-    return f"{FURTHER}{names} does not explain {compared}{where}, such as {smallest.describe()}"
+    such = smallest.problem.describe()
+    return f"{FURTHER}{names} does not explain {compared}{where}, such as {such}"
 
 
 def _common(apart: list[PropertyCase], others: list[PropertyCase]) -> str:
@@ -89,7 +108,7 @@ def _traits(case: PropertyCase) -> set[str]:
     return {said for said, true in found.items() if true}
 
 
-def _left(adapter: Adapter, found: Diagnosis, case: PropertyCase) -> float | None:
+def share_left(adapter: Adapter, found: Diagnosis, case: PropertyCase) -> float | None:
     """The error's share that the nearest named bug leaves; None where not comparable."""
     try:
         lineup = FaultComparison(case, adapter)

@@ -19,9 +19,11 @@ from kdaverify.checks.status import Status
 from kdaverify.diagnosis.beside import Beside
 from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.diagnose import diagnose
+from kdaverify.diagnosis.diagnosis import Diagnosis
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
+from kdaverify.diagnosis.second_bug import second_bug
 from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS, known_bugs
 from kdaverify.one_core import use_one_core
 from kdaverify.operator import cost_of, problem_from_json
@@ -36,6 +38,9 @@ SHARE: Final = 1 / 2
 FIRST: Final = 3
 """Kinds of failure that share the time left: of twelve kinds with equal shares, none had the time
 for the catalogue, and an engineer reads the first."""
+OUTPUTS: Final = "outputs"
+"""Of what is found of a second bug: the outputs that it is in, the others of the case being wrong
+by the first one too."""
 NO_TIME: Final = "not minimised: no time was left for it (--diagnosis gives more)"
 FIXED: Final = "not minimised: its problems keep their size"
 SMALLEST: Final = (
@@ -70,13 +75,20 @@ def _explained(
     reported = findings(left, adapter, seconds=until - time.monotonic())
     shown = [verdict for verdict in left if verdict.case_key() in reported]
     named = {
-        row_of(row): {**reported[row.case_key()], **_stage(row)}
+        row_of(row): {**fields, **_stage(row)}
         for row in _localised(shown, adapter, until)
+        if (fields := _of_output(reported[row.case_key()], row.output))
     }
     found = contrasted(adapter) if beside is None or begun is None else beside.result(begun, {})
     for row, said in found.items():
         named[row] = {**named.get(row, {}), "contrast": said}
     return named | {row: {"same_as": call} for row, call in same.items()}
+
+
+def _of_output(fields: Mapping[str, str], output: str) -> dict[str, str]:
+    """What is said of an output of a case; nothing where a second bug is not in it."""
+    own = {name: value for name, value in fields.items() if name != OUTPUTS}
+    return own if output in fields.get(OUTPUTS, output).split() else {}
 
 
 def _contrasts(rows: Sequence[Verdict], adapter: Adapter, *, until: float) -> dict[Row, str]:
@@ -177,7 +189,7 @@ def findings(
         share = left / min(len(cases) - number, FIRST)
         # Once a call: it takes up to a second, and the result holds for its other outputs too.
         others = [] if _called(verdict) in compared else _of_the_same_call(verdict, verdicts)
-        found[tested] = _found(verdict, others, adapter, share)
+        found |= {**_found(verdict, others, adapter, share), **found}
         compared |= {_called(verdict)} if known_bugs(found[tested]["diagnosis"]) else set()
     whole = {tested: {"diagnosis": "", **reported} for tested, reported in found.items()}
     return _with_races(whole, cases)
@@ -220,16 +232,34 @@ def question_of(verdict: Verdict) -> PropertyCase:
 
 def _found(
     verdict: Verdict, others: Sequence[Verdict], adapter: Adapter, seconds: float
-) -> dict[str, str]:
+) -> dict[CaseKey, dict[str, str]]:
+    """What is found of a failure, and of one of the same call that it does not explain."""
+    tested, until = verdict.case_key(), time.monotonic() + seconds
     try:
         question = question_of(verdict)
         found = diagnose(adapter, question, seconds=seconds)
         left = remainder(adapter, found, [question_of(row) for row in others])
-        said = "; ".join(filter(None, (str(found), left)))
-        there = {} if found.stage is None else found.stage.fields
-        return {"diagnosis": said, "minimised": minimised_line(verdict, found.smallest), **there}
+        said = "; ".join(filter(None, (str(found), left.said)))
+        reported_of = {tested: {"diagnosis": said, **_fields(verdict, found)}}
+        if left.smallest is not None:
+            # The comparison with the others was in no share: neither is this one.
+            rest = max(until - time.monotonic(), seconds / 2)
+            row = next(row for row in others if question_of(row) == left.smallest)
+            second = second_bug(adapter, found, left.smallest, seconds=rest)
+            if second is not None:
+                reported_of[row.case_key()] = {
+                    "diagnosis": str(second.diagnosis),
+                    **_fields(row, second.diagnosis),
+                    OUTPUTS: " ".join(second.outputs),
+                }
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
-        return {"diagnosis": f"not diagnosed: {reported(error)}"}
+        return {tested: {"diagnosis": f"not diagnosed: {reported(error)}"}}
+    return reported_of
+
+
+def _fields(verdict: Verdict, found: Diagnosis) -> dict[str, str]:
+    there = {} if found.stage is None else found.stage.fields
+    return {"minimised": minimised_line(verdict, found.smallest), **there}
 
 
 def _of_the_same_call(verdict: Verdict, verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -15,6 +15,7 @@ from kdaverify.diagnosis.words import DIFFERS, FITS, NOTHING_FAILS, PERHAPS, fur
 from kdaverify.verdicts.verdict import Verdict
 
 _PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
+NOT_MINIMISED: Final = "not minimised"
 CALLS: Final[Mapping[str, str]] = {
     "forward": "a plain forward fails",
     "gradients": "plain gradients fail",
@@ -49,7 +50,13 @@ class ReportedKind:
         """The one that stands for them: diagnosed, located, clear, then the smallest."""
         return min(
             self.rows,
-            key=lambda row: (not row.diagnosis, row.stage is None, not row.is_clear(), _size(row)),
+            key=lambda row: (
+                not row.diagnosis,
+                not row.minimised,
+                row.stage is None,
+                not row.is_clear(),
+                _size(row),
+            ),
         )
 
     @property
@@ -95,8 +102,16 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
         found.setdefault((*_kind(row), row.stage or stages.get(_kind(row), "") or ""), []).append(
             row
         )
-    ranked = sorted((ReportedKind(tuple(rows)) for rows in found.values()), key=_rank)
-    return _folded(ranked)
+    apart = (part for rows in found.values() for part in _by_diagnosis(rows))
+    return _folded(sorted((ReportedKind(tuple(rows)) for rows in apart), key=_rank))
+
+
+def _by_diagnosis(rows: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Failures of one kind, and by itself each that matches no known bug of the first diagnosed."""
+    diagnosed = [(row, known_bugs(row.diagnosis)) for row in rows]
+    first = next((bugs for _, bugs in diagnosed if bugs), {})
+    second = [row for row, bugs in diagnosed if bugs and not bugs.keys() & first.keys()]
+    return [[row for row in rows if row not in second], *([row] for row in second)]
 
 
 def by_bug(kinds: Sequence[ReportedKind]) -> list[list[ReportedKind]]:
@@ -144,6 +159,23 @@ def same(failures: Sequence[Verdict]) -> list[str]:
             head = "1 further failure is" if number == 1 else f"{number} further failures are"
             said.append(f"{head} the same: {words} on those problems too ({_listed(suites)})")
     return said
+
+
+def minimised_or_why(kind: ReportedKind, failures: Sequence[Verdict]) -> str:
+    """How to replay the smallest case of a kind, or why there is none."""
+    shown, own = kind.shown, called(kind.rows[0])
+    if shown.minimised:
+        return shown.minimised
+    if any(row.status.takes_process for row in failures):
+        return f"{NOT_MINIMISED}: a call ended the kernel's process, so it is not run again"
+    if not shown.status.localised:
+        return f"{NOT_MINIMISED}: {shown.status} does not depend on the size of the case"
+    smaller = [row for row in failures if "\n" in row.minimised and called(row) == own]
+    if smaller:
+        return f"{NOT_MINIMISED}: {smaller[0].property} {smaller[0].output}, of the same call, is"
+    if any(row.minimised for row in failures):
+        return f"{NOT_MINIMISED}: no time was left for it (--diagnosis gives more)"
+    return f"{NOT_MINIMISED}: failures were not diagnosed (--diagnosis SECONDS does)"
 
 
 def contrasts_of(failures: Sequence[Verdict]) -> list[str]:
@@ -240,5 +272,6 @@ def _holds(other: ReportedKind, group: ReportedKind) -> bool:
     return (
         alike
         and bool(b.case)
+        and (not group.bugs or bool(group.bugs.keys() & other.bugs.keys()))
         and {row.case_key() for row in group.rows} <= {row.case_key() for row in other.rows}
     )

@@ -22,6 +22,7 @@ from kdaverify.report.reported_kinds import (
     by_bug,
     contrasts_of,
     left_open,
+    minimised_or_why,
     order_of_evidence,
     random_failures,
     reported_kinds,
@@ -136,7 +137,7 @@ def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
     repeated = [kind for group in by_bug(kinds) for kind in group[1:]]
     found = [kind for kind in kinds if not kind.perhaps_a_race and kind not in repeated]
     for group in found[:MOST_FAILURES]:
-        _show_failure(console, group)
+        _show_failure(console, group, failures)
     for said in filter(None, (*same(failures), left_open(failures))):
         console.print(reported(f"{said}\n", "bold"))
     _list_kinds(console, repeated, why=", of a bug that is named above")
@@ -239,7 +240,7 @@ def _kind_and_stage(group: ReportedKind) -> str:
     )
 
 
-def _show_failure(console: Console, group: ReportedKind) -> None:
+def _show_failure(console: Console, group: ReportedKind, failures: Sequence[Verdict]) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
     shown = group.shown
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
@@ -259,8 +260,8 @@ def _show_failure(console: Console, group: ReportedKind) -> None:
     if shown.case:
         console.print(Padding(reported(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, shown.replay)
-    said, _, smallest = shown.minimised.partition("\n")
-    console.print(Padding(reported(said or "not minimised"), (0, 0, 0, 2), expand=False))
+    said, _, smallest = minimised_or_why(group, failures).partition("\n")
+    console.print(Padding(reported(said), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, smallest)
     console.print()
 

@@ -7,10 +7,12 @@ import pytest
 from benchmarks.ported_faults import port
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.remainder import remainder, unlike
-from kdaverify.diagnosis.session import diagnosed
-from kdaverify.diagnosis.words import FURTHER, further
+from kdaverify.diagnosis.remainder import Remainder, remainder, unlike
+from kdaverify.diagnosis.reproduced import row_of
+from kdaverify.diagnosis.session import diagnosed, explained
+from kdaverify.diagnosis.words import FURTHER, further, known_bugs
 from kdaverify.problems import Problem
+from kdaverify.report.reported_kinds import several_bugs
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 from tests.faults.triggers import PLAIN
@@ -46,7 +48,7 @@ def test_what_a_known_bug_does_not_explain_is_reported_with_what_it_has_in_commo
     kernel = port(*bugs)
     found = diagnose(kernel, FIRST, seconds=60)
     assert [match.suspect.fault.id for match in found.named] == ["H1"]
-    said = remainder(kernel, found, OTHERS, seconds=60)
+    said = remainder(kernel, found, OTHERS, seconds=60).said
     assert said == (f"{FURTHER}{left}" if left else "")
     assert further(f"{found}; {said}") == left
 
@@ -54,7 +56,7 @@ def test_what_a_known_bug_does_not_explain_is_reported_with_what_it_has_in_commo
 def test_a_kernel_that_no_known_bug_matches_leaves_nothing() -> None:
     kernel = port()
     found = diagnose(kernel, FIRST, seconds=60)
-    assert remainder(kernel, found, OTHERS, seconds=60) == ""
+    assert remainder(kernel, found, OTHERS, seconds=60) == Remainder()
 
 
 def test_cases_are_compared_in_an_order_in_which_each_is_unlike_those_before() -> None:
@@ -70,6 +72,21 @@ def test_the_smallest_failure_in_which_no_output_of_the_first_fails_is_diagnosed
             Judge(port("O2", "V4"), rows.append, "forward")(problem)
     found = diagnosed(rows, port("O2", "V4"), seconds=60)
     assert ["V4:" in said or "O2:" in said for said in found.values()] == [True, True]
+
+
+def test_a_second_bug_in_the_same_outputs_is_diagnosed_too() -> None:
+    kernel, rows = port("H1", "V4"), list[Verdict]()
+    for problem in (FIRST.problem, EMPTY.problem):
+        with pytest.raises(Rejected):
+            Judge(kernel, rows.append, "forward")(problem)
+    found = explained(rows, kernel, seconds=60)
+    said = [row.model_copy(update=found.get(row_of(row), {})) for row in rows]
+    (line,) = several_bugs([row for row in said if row.status.rejects])
+    assert line.startswith("2 bugs, by the known ones that failures match: H1 (")
+    assert "; V4 (" in line and line.endswith(" matches forward final_state FAIL")
+    bugs = [(row.output, [*known_bugs(row.diagnosis)]) for row in said if row.diagnosis]
+    assert ("o", ["H1"]) in bugs and ("final_state", ["V4"]) in bugs
+    assert ("o", ["V4"]) not in bugs
 
 
 @pytest.mark.rotates

@@ -12,6 +12,7 @@ from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.report.reported_kinds import (
     by_bug,
     left_open,
+    minimised_or_why,
     random_failures,
     reported_kinds,
     same,
@@ -178,3 +179,39 @@ def test_results_that_differ_between_runs_are_said_once_above_all_failures() -> 
     assert random_failures(rows[2:]) == []
     depends = wrong(case="d", contrast=f"{DIFFERS} (o): differ at T = 1, agree at T = 64")
     assert random_failures([*rows, depends]) == []
+
+
+FITS_H1, FITS_V4 = (f"matches known bug {bug} (residual 0 %)" for bug in ("H1: one", "V4: two"))
+
+
+def test_failures_of_one_kind_that_match_different_known_bugs_are_apart() -> None:
+    rows = [
+        wrong(case="a", diagnosis=FITS_H1),
+        wrong(case="b"),
+        wrong(case="c", diagnosis=FITS_V4),
+        wrong(case="c", output="final_state", diagnosis=FITS_V4),
+    ]
+    found = [(kind.rows[0].output, [*kind.bugs], kind.times) for kind in reported_kinds(rows)]
+    assert sorted(found) == [("o", ["H1"], 2), ("o", ["V4"], 2)]
+    assert len(reported_kinds([row for row in rows if "V4" not in row.diagnosis])) == 1
+
+
+def test_a_case_that_was_not_made_smaller_has_a_reason() -> None:
+    smaller = wrong(case="a", minimised="smallest case that fails in the same way, T=2:\nreplay")
+    beside = wrong(case="b", output="final_state")
+    law = wrong(property="laws", case="c", detail={"law": "scale"})
+    rows = [smaller, beside, law]
+    said = {
+        kind.name.partition(" FAIL")[0]: minimised_or_why(kind, rows)
+        for kind in reported_kinds(rows)
+    }
+    assert said["forward o"] == smaller.minimised
+    assert said["forward final_state"] == "not minimised: forward o, of the same call, is"
+    assert said["laws o"] == "not minimised: no time was left for it (--diagnosis gives more)"
+    (alone,) = reported_kinds([law])
+    assert minimised_or_why(alone, [law]).startswith("not minimised: failures were not diagnosed")
+    crash = row(Status.CRASH, case="d")
+    assert "ended the kernel's process" in minimised_or_why(alone, [law, crash])
+    form = row(Status.CONVENTION, case="e")
+    (kind,) = reported_kinds([form])
+    assert "does not depend on the size" in minimised_or_why(kind, [form])
