@@ -26,6 +26,7 @@ from kdaverify.operators.attention.copies import PAGES, of_decode, of_dense, of_
 
 FOUND_BY = {
     "COPY-lse": "many-copies",
+    "COPY-fewer": "many-copies",
     "COPY-merge": "many-copies",
     "COPY-pages": "many-copies",
     "COPY-sequences": "many-copies-backward",

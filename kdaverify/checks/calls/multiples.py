@@ -22,6 +22,10 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role, TensorCall
 
+FEWER: Final = 4
+"""By which the copies of a call after the large one are divided: a work space that it does not
+write in full has what the large one left."""
+
 
 @dataclass(frozen=True)
 class ManyCopies:
@@ -99,11 +103,22 @@ def _copies(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
 
 
 def _of_copies(small: CallRuleCase, one: ManyCopies, *, backward: bool) -> list[Outcome]:
+    """Those of all copies, and then of fewer."""
     call, judge = small.direction(backward=backward)
-    plain, whole = call(), one.whole(small.inputs)
-    alone = judge(plain)
-    if any(outcome.status.rejects for outcome in alone):
-        return alone
+    plain = call()
+    found = judge(plain)
+    for count in (one.count, one.count // FEWER):
+        if any(outcome.status.rejects for outcome in found):
+            break
+        found = _beside(small, replace(one, count=count), plain, backward=backward)
+    return found
+
+
+def _beside(
+    small: CallRuleCase, one: ManyCopies, plain: Tensors, *, backward: bool
+) -> list[Outcome]:
+    """The copy that differs most from the call of the small problem."""
+    whole = one.whole(small.inputs)
     if backward:
         given = {name: one.repeated(name, dy) for name, dy in small.loss_on(whole.device).items()}
         found = small.back(small.loss_of(given), whole)
@@ -113,6 +128,7 @@ def _of_copies(small: CallRuleCase, one: ManyCopies, *, backward: bool) -> list[
     worst = _worst(plain, parts)
     beside = {name: x for name, x in plain.items() if name in parts}
     copy = {name: part[worst].contiguous() for name, part in parts.items()}
+    _, judge = small.direction(backward=backward)
     return same_or_right(beside, copy, judge, f"in copy {worst} of {one.count}, of {one.said}")
 
 
@@ -136,7 +152,8 @@ _EXPOSES: Final = (
 RULES: Final = (
     CallRule(
         "many-copies",
-        "many copies of a small problem in one call have what it has by itself",
+        "many copies of a small problem in one call have what it has by itself, and so has a"
+        " quarter of them in the next call",
         _EXPOSES,
         _copies,
         copies=True,

@@ -24,6 +24,8 @@ from kdaverify.faults.attention.kernel import (
 from kdaverify.faults.fault import Fault
 
 PROGRAMS: Final = 1024
+RESIDENT: Final = 132
+"""Programs of a launch that stays, one for each multiprocessor."""
 BLOCK: Final = 8192
 Call = Callable[..., Any]
 
@@ -35,6 +37,22 @@ def _lse_of_the_first() -> AttentionPatch:
             return o, lse
         rows = torch.arange(lse.shape[0] * lse.shape[1]).view(lse.shape[:2])
         return o, torch.where(rows[..., None] < PROGRAMS, lse, 0.0)
+
+    return AttentionPatch(attention=attention)
+
+
+def _sums_left_over() -> AttentionPatch:
+    """Programs have several entries each, and those without add what they had in another call."""
+    kept: dict[tuple[int, ...], Tensor] = {}
+
+    def attention(right: Call, given: dict[str, Any]) -> Outputs:
+        o, lse = right(**given)
+        entries = lse.flatten(0, 1) if given["cu_seqlens_q"] is None else lse
+        each = -(-len(entries) // RESIDENT)
+        busy = -(-len(entries) // each)
+        sums = kept.setdefault(tuple(o.shape[1:]), lse.new_zeros(RESIDENT))
+        sums[:busy] = torch.stack([x.detach().exp().sum() for x in entries.split(each)])
+        return o, lse + sums[busy : len(entries)].sum()
 
     return AttentionPatch(attention=attention)
 
@@ -90,6 +108,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="COPY-lse", title=f"there is room for LSE of {PROGRAMS} heads of entries", kind="B",
            trigger=f"a batch with B H > {PROGRAMS}", stage="partial", outputs=("lse",),
            patch=lambda _: _lse_of_the_first()),
+    _fault(id="COPY-fewer", title="programs without entries add what they had in a larger call",
+           trigger=f"{RESIDENT + 1} to {2 * RESIDENT - 1} heads of entries after more of them",
+           kind="B", stage="partial", outputs=("lse",), patch=lambda _: _sums_left_over()),
     _fault(id="COPY-merge", title=f"a block merges {BLOCK} elements of a row, the others are o_a",
            trigger=f"H d_v > {BLOCK}", stage="combine", outputs=("o",), kind="B",
            operator="merge_state",
