@@ -23,6 +23,7 @@ from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike, pe
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
+from kdaverify.operators.sizes import shrunk
 from oracles.attention.calls import MLA_DECODE as SIGNATURE
 from oracles.attention.calls import MlaDecodeCall
 
@@ -154,13 +155,11 @@ class MlaDecodeOperator(SoftmaxOperator):
             yield from ({"k_lengths": (length,)} for length in dict.fromkeys(lengths))
             yield from ({"k_lengths": lengths[:n] + lengths[n + 1 :]} for n in range(len(lengths)))
         for n, length in enumerate(lengths):
-            tried = dict.fromkeys((0, 1, 2, length // 2, length - 1))
             yield from (
-                {"k_lengths": (*lengths[:n], fewer, *lengths[n + 1 :])}
-                for fewer in tried
-                if 0 <= fewer < length
+                {"k_lengths": (*lengths[:n], count, *lengths[n + 1 :])}
+                for count in shrunk(length, least=0)
             )
-        yield from ({"s_q": fewer} for fewer in (1, 2) if fewer < problem.s_q)
+        yield from ({"s_q": count} for count in (1, 2) if count < problem.s_q)
 
 
 MLA_DECODE: Final = MlaDecodeOperator()

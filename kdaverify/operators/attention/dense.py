@@ -21,6 +21,7 @@ from kdaverify.operators.attention.problem import AttentionProblem
 from kdaverify.operators.attention.softmax import SoftmaxOperator, permuted
 from kdaverify.operators.attention.special_sizes import DENSE
 from kdaverify.operators.function import FunctionTakes
+from kdaverify.operators.sizes import shrunk
 from oracles.attention.calls import ATTENTION as SIGNATURE
 from oracles.attention.calls import AttentionCall
 
@@ -245,8 +246,7 @@ class AttentionOperator(SoftmaxOperator):
             return
         for name in ("s_q", "s_k"):
             size = getattr(problem, name)
-            tried = dict.fromkeys((1, 2, 3, size // 2, size - 1))
-            yield from ({name: fewer} for fewer in tried if 0 < fewer < size)
+            yield from ({name: count} for count in shrunk(size))
 
 
 def _from(first: int, value: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from kdaverify.operators.short_conv.laws import LAWS
 from kdaverify.operators.short_conv.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
 from kdaverify.operators.short_conv.shapes import EQUAL, SHORT, TAPS, USUAL_TAPS
-from kdaverify.operators.sizes import WIDTHS
+from kdaverify.operators.sizes import WIDTHS, shrunk
 from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortConv, ShortConvCall
 
 Z: Final = "z"
@@ -282,11 +282,7 @@ class ShortConvOperator(BoundedOperator):
                 if sum(lengths)
             )
         else:
-            yield from (
-                ({"T": tokens}, detail)
-                for tokens in dict.fromkeys((1, 2, 3, 4, problem.T // 2, problem.T - 1))
-                if 0 < tokens < problem.T
-            )
+            yield from (({"T": tokens}, detail) for tokens in shrunk(problem.T))
         plain = {"bias": False, "state": "absent", "value": "normal"}
         yield from (
             ({name: value}, detail)
