@@ -13,7 +13,7 @@ from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.common_factor import common_factors, in_words
 from kdaverify.diagnosis.failing_rules import failing_rules
-from kdaverify.diagnosis.words import FITS, RESIDUAL
+from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS, RESIDUAL
 from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
 from kdaverify.report.html.rows import Rows
@@ -276,11 +276,14 @@ def _where(wrong: pl.DataFrame) -> str:
 
 
 def _diagnoses(wrong: pl.DataFrame) -> str:
-    """What fits, without how well; else that nothing does."""
+    """What fits, without how well, or that results vary; else that nothing fits."""
     text = wrong["diagnosis"].cast(pl.String)
     diagnosed = int((text != "").sum())
     fitting = text.filter(text.str.starts_with(FITS)).str.split(RESIDUAL).list.first()
-    return _most(fitting) or (
+    # A race matches no bug call by call: of one it was said that no known bug matches.
+    vary = text.str.starts_with(DIFFERS) | text.str.starts_with(PERHAPS)
+    races = f"{DIFFERS} ({counted(int(vary.sum()), 'case')})" if vary.any() else ""
+    return ", ".join(filter(None, (_most(fitting), races))) or (
         f"no known bug matches ({counted(diagnosed, 'case')})" if diagnosed else ""
     )
 

@@ -14,6 +14,7 @@ import pytest
 
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.credential import (
     NAME,
@@ -153,6 +154,11 @@ def test_the_decision_reports_which_known_faults_fit_and_else_that_none_does() -
     assert "Diagnosis: matches known bug H1: key decay applied twice (1). Suites:" in html(
         page_of([*poor, known])
     )
+
+
+def test_of_a_race_the_decision_does_not_say_that_no_known_bug_matches() -> None:
+    race = wrong(diagnosis=f"{DIFFERS}: 5 of 24 calls differ from the most frequent result")
+    assert f"Diagnosis: {DIFFERS} (1 case). Suites:" in html(page_of([verdict(), race]))
 
 
 def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again() -> None:
