@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from kdaverify.checks.location import Location
     from kdaverify.diagnosis.diagnosis import Diagnosis
     from kdaverify.diagnosis.question import PropertyCase
+
+MOST: Final = 4
+"""Names that a message lists."""
 
 
 def diagnose(
@@ -117,27 +121,66 @@ def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> 
         rows = read(path).verdicts
     except (RecordError, OSError) as error:
         raise Complaint(str(error)) from None
-    if case.isdecimal():
-        if not 1 <= int(case) <= len(rows):
-            raise Complaint(f"diagnose: {path} has rows 1 to {len(rows)}, got {case}")
-        fitting = [rows[int(case) - 1]]
-    else:
-        fitting = [
-            row
-            for row in rows
-            if row.case.startswith(case) and property_name in (None, row.property)
-        ]
-    fitting = [
-        row
-        for row in fitting
-        if row.problem and impl in (None, row.implementation, reported_option(row, "--impl"))
-    ]
-    if not fitting:
-        raise Complaint(f"diagnose: {path} has no case {case!r}; its rows name theirs as `case`")
-    failing = [row for row in fitting if row.status.rejects]
+    failing = [row for row in rows if row.status.rejects and row.problem]
     if not failing:
-        raise Complaint(f"diagnose: {case} does not fail in {path}; there is nothing to diagnose")
-    return failing[0]
+        raise Complaint(
+            f"diagnose: wanted a record in which a case fails, got {path}, in which none of"
+            f" {len(rows):,} rows does; `kdaverify report {path} --html page.html` shows them"
+        )
+    if case.isdecimal():
+        return _numbered(path, rows, int(case))
+    own = [row for row in failing if impl in (None, row.implementation, _spec(row))]
+    if not own:
+        raise Complaint(
+            f"diagnose --impl: {path} has no failure of {impl!r}; failures are of"
+            f" {_some(_spec(row) for row in failing)}"
+        )
+    fitting = [row for row in own if row.case.startswith(case)]
+    if not fitting:
+        found = any(row.case.startswith(case) for row in rows)
+        raise Complaint(
+            f"diagnose: wanted a failing case of {path} (its id, the beginning of one, or the"
+            f" number of a row), got {case!r}, {'which passes' if found else 'which is none'};"
+            f" failing cases: {_some(row.case for row in own)}"
+        )
+    wanted = [row for row in fitting if property_name in (None, row.property)]
+    if not wanted:
+        raise Complaint(
+            f"diagnose --property: {case} does not fail in {property_name!r}; it fails in"
+            f" {_some(row.property for row in fitting)}"
+        )
+    return wanted[0]
+
+
+def _numbered(path: Path, rows: Sequence[Verdict], number: int) -> Verdict:
+    """The failing row of this number, from 1 on."""
+    if not 1 <= number <= len(rows):
+        raise Complaint(
+            f"diagnose: wanted the number of a row of {path}, 1 to {len(rows)}, got {number};"
+            f" failing rows: {_failing_rows(rows)}"
+        )
+    row = rows[number - 1]
+    if not (row.status.rejects and row.problem):
+        raise Complaint(
+            f"diagnose: row {number} of {path} ({row.property} {row.output} of {row.case}) is"
+            f" {row.status}, there is nothing to diagnose; failing rows: {_failing_rows(rows)}"
+        )
+    return row
+
+
+def _failing_rows(rows: Sequence[Verdict]) -> str:
+    return _some(str(n) for n, row in enumerate(rows, 1) if row.status.rejects and row.problem)
+
+
+def _spec(row: Verdict) -> str:
+    return reported_option(row, "--impl") or row.implementation
+
+
+def _some(names: Iterable[str]) -> str:
+    """A few of them, each once, and how many more."""
+    every = [*dict.fromkeys(names)]
+    more = f" and {len(every) - MOST} more" if len(every) > MOST else ""
+    return f"{', '.join(every[:MOST])}{more}"
 
 
 def _replay(spec: str, question: PropertyCase) -> str:
@@ -159,7 +202,12 @@ def _replay(spec: str, question: PropertyCase) -> str:
 
 def _table(found: Diagnosis) -> Table:
     table = Table(
-        "known fault", "is", "away", "beyond noise", title="the nearest", title_justify="left"
+        "known bug",
+        "what is wrong",
+        "residual",
+        "noise",
+        title="nearest known bugs (residual: share of the error left; noise > 1: another bug)",
+        title_justify="left",
     )
     for match in found.ranked:
         style = "bold" if match.indistinguishable else ""

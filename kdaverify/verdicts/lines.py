@@ -113,6 +113,11 @@ def _verdict(line: bytes, path: Path, number: int) -> Verdict:
     try:
         return completed(Verdict.model_validate_json(line))
     except ValueError as error:
+        if isinstance(error, ValidationError) and error.errors()[0]["type"] == "json_invalid":
+            raise RecordError(
+                f"{path}: wanted a record of `kdaverify verify`, got a file whose row {number} is"
+                " no JSON"
+            ) from None
         reported = _first(error) if isinstance(error, ValidationError) else str(error)
         raise RecordError(
             f"{path}: row {number} is no verdict of this version: {reported}; read it with the"

@@ -186,6 +186,8 @@ def _there(path: Path) -> bool:
     Raises:
         RecordError: there is no such file.
     """
+    if path.is_dir():
+        raise RecordError(f"record: wanted a .jsonl or .parquet file, got the folder {path}")
     if not path.is_file():
         raise RecordError(
             f"record: no file {path}; a record is written by `kdaverify verify --record {path}`"

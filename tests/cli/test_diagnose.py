@@ -40,9 +40,10 @@ def test_a_case_is_named_by_the_beginning_of_its_id_or_its_row(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing"], "has no case 'nothing'; its rows name theirs as `case`"),
-        (["17"], "has rows 1 to 2, got 17"),
-        (["kda", "--property", "resume"], "has no case 'kda'"),
+        (["nothing"], "got 'nothing', which is none; failing cases: kda-bf16-"),
+        (["17"], ", 1 to 2, got 17; failing rows: 2"),
+        (["kda", "--property", "resume"], "does not fail in 'resume'; it fails in forward"),
+        (["kda", "--impl", "other"], f"has no failure of 'other'; failures are of {SPEC}"),
     ],
 )
 def test_what_is_no_failing_case_is_reported(
@@ -51,6 +52,15 @@ def test_what_is_no_failing_case_is_reported(
     code, _, complaint = cli("diagnose", record, *words)
     assert code == 2
     assert said in complaint
+
+
+def test_a_row_that_passes_is_reported_with_those_that_fail(cli: Cli, record: Path) -> None:
+    passing = record.read_text().splitlines(keepends=True)[0]
+    code, _, complaint = cli("diagnose", record, "1")
+    assert code == 2
+    assert "is PASS, there is nothing to diagnose; failing rows: 2" in complaint
+    record.write_text(passing)
+    assert "in which none of 1 rows does; `kdaverify report " in cli("diagnose", record, "1")[2]
 
 
 def test_a_record_that_is_not_there_is_reported(cli: Cli, tmp_path: Path) -> None:
