@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GENERAL: Final = "general"
 """The suites, and the group, of operators that have none of their own."""
-BLOCKS: Final = (1, 16, 32, 64, 128)
+BLOCKS: Final = (1, 16, 32, 64, 128, 1024)
 """Sizes of tiles: what a kernel does otherwise above one of them."""
 
 

@@ -82,18 +82,16 @@ class Comparison:
         elif self.statistic == "zero":
             head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
         elif self.statistic == "ceiling":
-            head = (
-                f"{self.output}: error {self.value:.3g}, proven bound {self.budget:.3g}"
-                f" ({self.ratio:.3g}x tolerance)"
-            )
+            head = f"{self.output}: error {self.value:.3g}, proven bound {self.budget:.3g}"
         else:
             kind = "relative " if self.statistic in ("median", "tail", "bias") else ""
             head = (
                 f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, tolerance"
                 f" {self.budget:.3g}"
             )
+        if self.statistic not in ("finite", "zero") and math.isfinite(self.ratio):
             # Nothing is a multiple of a tolerance of 0.
-            head += f" ({self.ratio:.3g}x tolerance)" if math.isfinite(self.ratio) else ""
+            head += f" ({self.ratio:.3g}x tolerance)"
         if self.worst:
             where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}"
         else:

@@ -168,8 +168,13 @@ def _table(decision: Decision) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("error /\ntolerance", justify="right", min_width=len("tolerance"))
     table.add_column("grade", justify="center")
-    table.add_column("first failing", overflow="fold")
-    table.add_column("wrong\nstage", overflow="fold")
+    # A name of an output was broken in two at 80 columns.
+    words = {word for row in decision.verdicts for word in (row.property, row.output)}
+    least = max((len(word) for word in words if decision.failures), default=0)
+    table.add_column("first failing", overflow="fold", min_width=least)
+    staged = any(verdict.stage is not None for verdict in decision.verdicts)
+    if staged:
+        table.add_column("wrong\nstage", overflow="fold")
     rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
     for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
         verdicts = list(group)
@@ -179,7 +184,7 @@ def _table(decision: Decision) -> Table:
             reported(dtype or "-"),
             *figures,
             _first_failing(verdicts),
-            _first_wrong_stage(verdicts),
+            *([_first_wrong_stage(verdicts)] if staged else []),
         )
     return table
 

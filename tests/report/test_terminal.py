@@ -92,7 +92,7 @@ def test_headings_of_the_table_are_whole_at_80_columns() -> None:
 
 def test_the_first_failing_suite_of_a_row_is_the_first_in_the_order_of_evidence() -> None:
     text = page(wrong(property="causality"), wrong(property="forward"), width=120)
-    assert [line.split("│")[-3].strip() for line in text.splitlines() if "│ kda" in line] == [
+    assert [line.split("│")[-2].strip() for line in text.splitlines() if "│ kda" in line] == [
         "forward o FAIL"
     ]
 
@@ -129,9 +129,16 @@ def test_the_table_counts_and_names_the_worst_of_every_format() -> None:
         if line.startswith("│")
     ]
     assert cells == [
-        ["kda", "bf16", "1", "0", "0.25", "B", "-", "-"],
-        ["kda", "fp32", "2", "1", "7.25", "F", "forward o FAIL", "-"],
+        ["kda", "bf16", "1", "0", "0.25", "B", "-"],
+        ["kda", "fp32", "2", "1", "7.25", "F", "forward o FAIL"],
     ]
+
+
+def test_the_table_has_a_column_of_stages_where_one_is_known_and_breaks_no_output() -> None:
+    long = {"op": "short_conv", "output": "final_state"}
+    alone, staged = (page(wrong(**long, stage=stage), width=80) for stage in (None, "state"))
+    assert "stage" not in alone.partition("└")[0] and "stage" in staged.partition("└")[0]
+    assert "final_state" in alone.partition("└")[0]
 
 
 def test_of_failures_of_one_kind_the_smallest_is_shown() -> None:
