@@ -71,6 +71,11 @@ class _Poison(TorchFunctionMode):
 
 
 class _PoisonInBackward(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: to be left out by torch's compiler, a mode imports it, 1.5 s of CPU."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         return _filled(made, wanted=func in _UNWRITTEN_IN_BACKWARD)
