@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def exact(tensor: Tensor) -> Rows:
 
 
 def matrix(rows: Rows) -> arb_mat:
-    return arb_mat(len(rows), len(rows[0]), [x for row in rows for x in row])
+    return arb_mat(len(rows), len(rows[0]), [*chain.from_iterable(rows)])
 
 
 def times(a: Rows, b: Rows) -> Rows:

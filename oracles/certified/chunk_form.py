@@ -81,24 +81,25 @@ class Decay:
     inverse: Rows
     resets: list[list[int]]
 
-    @property
-    def from_start(self) -> Rows:
-        """exp of the gates summed over [0, i]: 0 once the channel has been reset."""
+    @cached_property
+    def _is_reset(self) -> bool:
+        return any(self.resets[-1])
+
+    def from_start(self, rows: Rows) -> Rows:
+        """Of rows times exp(G), those decayed by all gates of [0, i]: 0 once a channel is reset."""
+        if not self._is_reset:
+            return rows
         return [
             [ZERO if n else x for n, x in zip(*row, strict=True)]
-            for row in zip(self.resets, self.exp, strict=True)
+            for row in zip(self.resets, rows, strict=True)
         ]
 
-    @property
-    def to_end(self) -> Rows:
-        """exp of the gates summed over (j, c]: 0 where a reset is still to come."""
+    def to_end(self, rows: Rows) -> Rows:
+        """Of rows times exp(-G), those decayed by the gates of (j, c]: 0 before another reset."""
         last, end = self.resets[-1], self.exp[-1]
         return [
-            [
-                x * y if n == m else ZERO
-                for n, x, m, y in zip(resets, inverse, last, end, strict=True)
-            ]
-            for resets, inverse in zip(self.resets, self.inverse, strict=True)
+            [x * y if n == m else ZERO for n, x, m, y in zip(resets, row, last, end, strict=True)]
+            for resets, row in zip(self.resets, rows, strict=True)
         ]
 
     @cached_property
@@ -107,6 +108,8 @@ class Decay:
 
     def spread(self, rows: Rows) -> arb_mat:
         """[c, K'], a column a channel and number of resets: sums pair between resets only."""
+        if not self._is_reset:
+            return matrix(rows)
         return arb_mat(
             len(rows),
             len(self._columns),
@@ -118,18 +121,35 @@ class Decay:
         )
 
 
+@dataclass(frozen=True)
+class DecayedTokens:
+    """Rows of one chunk times exp(G): q and beta k; and k times exp(-G). Made once: these products
+    of two balls took as long as those of the matrices.
+    """
+
+    decay: Decay
+    q: Rows
+    beta_k: Rows
+    k_inverse: Rows
+
+
+def decayed(tokens: Head, decay: Decay) -> DecayedTokens:
+    beta_k = times(scale_rows(tokens.beta, tokens.k), decay.exp)
+    return DecayedTokens(decay, times(tokens.q, decay.exp), beta_k, times(tokens.k, decay.inverse))
+
+
 def advance(tokens: Head, h: arb_mat) -> tuple[arb_mat, arb_mat]:
     """One chunk: o [c, V] and the next state. Math: sections 3.1 to 3.6."""
     decay = cumsum(tokens.g)
-    Akk, Aqk = scores(tokens, decay)
+    rows = decayed(tokens, decay)
+    Akk, Aqk = scores(rows, tokens.scale)
     R = matrix(solve(Akk))
-    from_start = decay.from_start
-    w = R * matrix(scale_rows(tokens.beta, times(tokens.k, from_start)))
+    w = R * matrix(decay.from_start(rows.beta_k))
     u = R * matrix(scale_rows(tokens.beta, tokens.v))
     v_new = u - w * h
-    o = matrix(times(tokens.q, from_start)) * h * tokens.scale + Aqk * v_new
-    kg = matrix(times(tokens.k, decay.to_end))
-    carried = matrix(scale_rows(from_start[-1], h.tolist()))
+    o = matrix(decay.from_start(rows.q)) * h * tokens.scale + Aqk * v_new
+    kg = matrix(decay.to_end(rows.k_inverse))
+    carried = matrix(scale_rows(decay.from_start(decay.exp)[-1], h.tolist()))
     return o, carried + kg.transpose() * v_new
 
 
@@ -147,11 +167,11 @@ def cumsum(g: Gates) -> Decay:
     return Decay(exp, [of_each(inverse, row) for row in exp], resets)
 
 
-def scores(tokens: Head, decay: Decay) -> tuple[Rows, arb_mat]:
+def scores(rows: DecayedTokens, scale: arb) -> tuple[Rows, arb_mat]:
     """Math: 3.2. Akk, strictly lower, and Aqk, lower."""
-    right = decay.spread(times(tokens.k, decay.inverse)).transpose()
-    kk = scale_rows(tokens.beta, (decay.spread(times(tokens.k, decay.exp)) * right).tolist())
-    qk = (decay.spread(times(tokens.q, decay.exp)) * right * tokens.scale).tolist()
+    spread = rows.decay.spread
+    right = spread(rows.k_inverse).transpose()
+    kk, qk = spread(rows.beta_k) * right, spread(rows.q) * right * scale
     return _lower(kk, -1), matrix(_lower(qk, 0))
 
 
@@ -176,7 +196,8 @@ def _substitute(A: Rows) -> Rows:
     return R
 
 
-def _lower(rows: Rows, diagonal: int) -> Rows:
+def _lower(balls: arb_mat, diagonal: int) -> Rows:
+    zeros = [ZERO] * balls.ncols()
     return [
-        [x if j <= i + diagonal else ZERO for j, x in enumerate(row)] for i, row in enumerate(rows)
+        [*row[:end], *zeros[end:]] for end, row in enumerate(balls.tolist(), start=diagonal + 1)
     ]
