@@ -10,6 +10,7 @@ from typing import Final
 from kdaverify.checks.calls import RULES
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.property_table import PROPERTIES, plain_call
+from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.verdicts.verdict import Verdict
 
@@ -59,6 +60,7 @@ def failing_rules(verdicts: Iterable[Verdict]) -> list[str]:
     parts = [
         (rows, ""),
         *(([row for row in rows if row.output == name], f" in {name}") for name in outputs),
+        *((_failing_so(rows, status), f" by {status}") for status in _statuses(rows)),
     ]
     # A race breaks rules at random: of one five of fifteen were listed, of whatever was run.
     if not any(f"{row.diagnosis} {row.contrast}".count(DIFFERS) for row in rows):
@@ -66,6 +68,20 @@ def failing_rules(verdicts: Iterable[Verdict]) -> list[str]:
         if few:
             return [few]
     return _kinds_of(parts)
+
+
+def _statuses(rows: Iterable[Verdict]) -> list[Status]:
+    """That calls raise, where others return wrong numbers: a kernel that raised at addresses of its
+    own was hidden behind packs that were wrong. NaN of one call may make the next one raise.
+    """
+    found = {row.status for row in rows if row.status.rejects}
+    apart = found >= {Status.ERROR, Status.FAIL} and Status.NONFINITE not in found
+    return [Status.ERROR] if apart else []
+
+
+def _failing_so(rows: Iterable[Verdict], status: Status) -> list[Verdict]:
+    """The rows without other ways to fail than this one."""
+    return [row for row in rows if row.status is status or not row.status.rejects]
 
 
 def _sentence(rows: Sequence[Verdict], where: str) -> str:

@@ -120,3 +120,18 @@ def test_a_race_gets_no_list_of_rules() -> None:
     few = rows(sorted(RULES)[:2])
     race = f"{DIFFERS}: 3 of 24 calls differ from the most frequent result"
     assert failing_rules([few[0].model_copy(update={"diagnosis": race}), *few[1:]]) == []
+
+
+def test_rules_that_raise_are_said_beside_plain_calls_with_wrong_numbers() -> None:
+    plain = [
+        row.model_copy(update={"property": "forward", "detail": {}, "status": Status.FAIL})
+        for row in rows([])[:9]
+    ]
+    raising = [
+        row.model_copy(update={"status": Status.ERROR}) if row.status.rejects else row
+        for row in rows(["view-misaligned", "view-shifted"])
+    ]
+    (said,) = failing_rules([*raising, *plain])
+    assert said.startswith(f"2 of {len(RULES)} rules of calls are broken by ERROR: view-misaligned")
+    nan = [row.model_copy(update={"status": Status.NONFINITE}) for row in plain]
+    assert failing_rules([*raising, *plain, *nan]) == []
