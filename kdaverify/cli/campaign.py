@@ -47,7 +47,7 @@ Where = Annotated[
     EngineName, typer.Option("--engine", help="local: processes of this machine; ray: a cluster")
 ]
 Address = Annotated[
-    str | None, typer.Option(help="of a Ray cluster; default: one that is started here")
+    str | None, typer.Option(help="address of a Ray cluster; default: one that is started here")
 ]
 
 Diagnosis = Annotated[

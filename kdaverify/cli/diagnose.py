@@ -40,7 +40,7 @@ def diagnose(
     impl: Annotated[str | None, typer.Option(help="implementation; default: the record's")] = None,
     property_name: Annotated[
         str | None,
-        typer.Option("--property", help="which property, where several failed on the case"),
+        typer.Option("--property", help="property that failed, where several did on the case"),
     ] = None,
     seconds: Annotated[
         float,

@@ -29,8 +29,8 @@ CONTRACT = (
     " recurrent-fp32)"
 )
 OP = "the operator: kda (also Gated DeltaNet and DeltaNet, by --gates), attention, short_conv, ..."
-OPTION = "of another operator than kda, its own option NAME=VALUE, such as lse=2; repeatable"
-WITHOUT = "of another operator than kda, a parameter that the kernel does not take; repeatable"
+OPTION = "option NAME=VALUE of another operator than kda, such as lse=2; repeatable"
+WITHOUT = "parameter of another operator than kda that the kernel does not take; repeatable"
 
 
 @taking(of_operator("kda.commands.declaration:OPTIONS"))
@@ -41,7 +41,9 @@ def export(
         int | None,
         typer.Option("--kda-seed", min=0, metavar="N", help="seed of the random problems"),
     ] = None,
-    name: Annotated[str, typer.Option(help="of the implementation; default: the folder's")] = "",
+    name: Annotated[
+        str, typer.Option(help="name of the implementation; default: the folder's")
+    ] = "",
     op: Annotated[str, typer.Option(help=OP)] = DEFAULT,
     option: Annotated[list[str] | None, typer.Option(metavar="WORD", help=OPTION)] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="NAME", help=WITHOUT)] = None,

@@ -38,7 +38,7 @@ PROFILES = ("smoke", "acceptance")
 
 def kill_matrix(
     faults: Annotated[
-        str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")
+        str, typer.Option(help="globs of ids of bugs, commas between, such as 'H*,DESIGN-?'")
     ] = "*",
     profile: Annotated[
         str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")
@@ -47,7 +47,11 @@ def kill_matrix(
         int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")
     ] = os.cpu_count() or 1,
     minutes: Annotated[
-        float, typer.Option(min=0.0, help="stop then, and keep what is done; --resume continues")
+        float,
+        typer.Option(
+            min=0.0,
+            help="minutes after which the run stops and keeps what is done; --resume continues",
+        ),
     ] = 1440.0,
     out: Annotated[
         Path, typer.Option(help="the matrix as JSON; its journal is written next to it")

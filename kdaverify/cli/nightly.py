@@ -56,7 +56,7 @@ def nightly(
     ],
     impl: Impls = None,
     minutes: Annotated[
-        float, typer.Option(min=0, help="no case is started after this many")
+        float, typer.Option(min=0, help="minutes after which no case is started")
     ] = 60.0,
     cases: Annotated[
         int, typer.Option(min=0, help="random cases for each implementation, if there is time")
@@ -64,7 +64,7 @@ def nightly(
     date: Annotated[
         str | None,
         typer.Option(
-            help="of the night, as 2026-01-31: seed of the fresh cases; default: today's, in UTC"
+            help="date of the night, as 2026-01-31: seed of the fresh cases; default: today (UTC)"
         ),
     ] = None,
     profile: Profile = "nightly",

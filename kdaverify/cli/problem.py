@@ -16,7 +16,7 @@ def problem(
         bool, typer.Option("--example", help="print a small problem as JSON")
     ] = False,
     op: Annotated[
-        str, typer.Option(help="of which operator; `kdaverify list ops` names them")
+        str, typer.Option(help="operator of the problem; `kdaverify list ops` names them")
     ] = DEFAULT,
     schema: Annotated[
         bool,

@@ -30,19 +30,19 @@ def splits(
     heads: Annotated[int, typer.Option(min=1, help="query heads")] = 128,
     queries: Annotated[int, typer.Option(min=1, help="query tokens a request")] = 1,
     contract: Annotated[
-        str, typer.Option(help="whose tolerance, and whose other formats")
+        str, typer.Option(help="contract of the tolerance and of the other formats")
     ] = "online64-bf16",
     regimes: Annotated[
         str | None,
         typer.Option(
-            help="of normal, flat, peaked, first, last, edges, rising, high; commas between;"
+            help="some of normal, flat, peaked, first, last, edges, rising, high, commas between;"
             " default: all"
         ),
     ] = None,
     keys: Annotated[
-        int, typer.Option(min=1, help="of the request that errors are measured on")
+        int, typer.Option(min=1, help="keys of the request that errors are measured on")
     ] = 1024,
-    seed: Annotated[int, typer.Option(min=0, help="of every problem")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="seed of every problem")] = 1,
     json_file: FoundFile = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw errors against splits into this .svg file")

@@ -64,14 +64,18 @@ def survey(
         str, typer.Option(help="processes of each session; auto takes every core")
     ] = "auto",
     seconds: Annotated[
-        float, typer.Option(min=1, help="after which the session of one implementation is ended")
+        float,
+        typer.Option(min=1, help="seconds after which the session of one implementation is ended"),
     ] = SECONDS,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0, help="after which no further implementation is begun; default: never"),
+        typer.Option(
+            min=0, help="minutes after which no further implementation is begun; default: never"
+        ),
     ] = None,
     commit: Annotated[
-        str, typer.Option(help="of the kdaverify that judged, shown on the page; default: none")
+        str,
+        typer.Option(help="commit of the kdaverify that judged, shown on the page; default: none"),
     ] = "",
     pages_only: Annotated[
         bool, typer.Option("--pages-only", help="judge nothing: write the page of what was judged")

@@ -168,16 +168,15 @@ def _table(decision: Decision) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("error /\ntolerance", justify="right", min_width=len("tolerance"))
     table.add_column("grade", justify="center")
+    rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
+    groups = [(key, [*own]) for key, own in groupby(rows, key=lambda row: (row.op, row.dtype))]
     # A name of an output was broken in two at 80 columns.
-    words = {word for row in decision.verdicts for word in (row.property, row.output)}
-    least = max((len(word) for word in words if decision.failures), default=0)
-    table.add_column("first failing", overflow="fold", min_width=least)
+    words = " ".join(_first_failing(own).plain for _, own in groups).split()
+    table.add_column("first failing", overflow="fold", min_width=max(map(len, words), default=0))
     staged = any(verdict.stage is not None for verdict in decision.verdicts)
     if staged:
         table.add_column("wrong\nstage", overflow="fold")
-    rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
-    for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
-        verdicts = list(group)
+    for (op, dtype), verdicts in groups:
         figures = (*_counts(verdicts), _worst(verdicts), worst_grade(verdicts) or "-")
         table.add_row(
             reported(op),

@@ -78,3 +78,13 @@ def test_every_python_block_is_python(page: Path) -> None:
     for block in blocks(page):
         if block.language == "python":
             compile(block.text, page.name, "exec")
+
+
+def test_what_an_option_is_begins_with_a_noun() -> None:
+    rows = [
+        line.strip("| ").split(" | ")[-1]
+        for line in (ROOT / "docs" / "commands.md").read_text().splitlines()
+        if line.startswith("| `-")
+    ]
+    begins = ("of ", "whose ", "which ", "after which ", "whether it ")
+    assert len(rows) > 100 and [said for said in rows if said.startswith(begins)] == []

@@ -40,7 +40,7 @@ def _range(name: str, about: str) -> Parameter:
 
 
 def _sizes(name: str, flag: str, about: str) -> Parameter:
-    return _option(name, list[int] | None, None, f"of {about}, {FEW}", flag=flag, least=1)
+    return _option(name, list[int] | None, None, f"value of {about}, {FEW}", flag=flag, least=1)
 
 
 def _size(name: str, about: str) -> Parameter:
@@ -48,29 +48,33 @@ def _size(name: str, about: str) -> Parameter:
 
 
 OPTIONS: Final = (
-    _word("layout", "bthd", "of q, k, v, g, beta and o: bthd, bhtd or thd"),
-    _word("state", "kv", "of states: kv or vk"),
-    _word("gate", "log", "log, log2, decay, softplus or bounded"),
-    _word("gate_format", "fp32", "of an activated gate: fp32, or inputs for that of q"),
-    _word("gate_parameters", "none", "of an activated gate, passed by name: A_log+dt_bias, ..."),
-    _word("qk", "given", "given, l2norm or l2norm-stored"),
-    _option("norm_eps", float, 1e-6, "of a normalisation"),
-    _option("lower_bound", float, -5.0, "of a bounded gate"),
-    _word("gates", "channel", "of a head: channel, head (g [B, T, HV]) or none (no g)"),
+    _word("layout", "bthd", "axes of q, k, v, g, beta and o: bthd, bhtd or thd"),
+    _word("state", "kv", "axes of states: kv or vk"),
+    _word("gate", "log", "what g is: log, log2, decay, softplus or bounded"),
+    _word("gate_format", "fp32", "format of an activated gate: fp32, or inputs for that of q"),
+    _word(
+        "gate_parameters",
+        "none",
+        "parameters of an activated gate, passed by name: A_log+dt_bias, ...",
+    ),
+    _word("qk", "given", "rows of q and k: given, l2norm or l2norm-stored"),
+    _option("norm_eps", float, 1e-6, "epsilon of a normalisation"),
+    _option("lower_bound", float, -5.0, "lowest log decay of a bounded gate"),
+    _word("gates", "channel", "gates of a token: channel, head (g [B, T, HV]) or none (no g)"),
     _word("heads", "interleaved", "grouping of value heads: interleaved or tiled"),
-    _word("beta", "value", "value or logit"),
-    _word("packing", "none", "cu_seqlens, segment_ids or none"),
+    _word("beta", "value", "what beta is: value or logit"),
+    _word("packing", "none", "how packs are passed: cu_seqlens, segment_ids or none"),
     _word("scale", "argument", SCALE),
     _word("padding", "zero", PADDING),
-    _answer("initial_state", "whether the kernel takes one"),
-    _answer("final_state", "whether the kernel returns one"),
+    _answer("initial_state", "whether the kernel takes an initial state"),
+    _answer("final_state", "whether the kernel returns the final state"),
     _sizes("widths", "width", "K and V"),
-    _answer("square", "whether it takes K = V alone", default=False),
-    _answer("grouped_heads", "whether it takes more value heads than key heads"),
+    _answer("square", "whether the kernel takes K = V alone", default=False),
+    _answer("grouped_heads", "whether the kernel takes more value heads than key heads"),
     _sizes("head_ratios", "head-ratio", "HV / H"),
-    _range("gate_range", "log decay that it takes, such as -5..0"),
-    _range("beta_range", "write strength that it takes, such as 0..1"),
-    _size("length_multiple", "of which every sequence length is a multiple"),
-    _size("longest", "tokens of a sequence at most"),
+    _range("gate_range", "log decay that the kernel takes, such as -5..0"),
+    _range("beta_range", "write strength that the kernel takes, such as 0..1"),
+    _size("length_multiple", "number that divides every sequence length"),
+    _size("longest", "most tokens of a sequence"),
 )
 """Named as the fields of a declaration."""

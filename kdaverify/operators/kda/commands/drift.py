@@ -56,7 +56,10 @@ def drift(
         typer.Option(help="a name of `kdaverify list impls`, file.py[:object] or module[:object]"),
     ] = "eager",
     tokens: Annotated[
-        int, typer.Option(help="of the longest run, a multiple of 64; slopes are judged from 4096")
+        int,
+        typer.Option(
+            help="tokens of the longest run, a multiple of 64; slopes are judged from 4096"
+        ),
     ] = 16384,
     seeds: Annotated[
         int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")
@@ -69,7 +72,7 @@ def drift(
         str,
         typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)"),
     ] = "uncut",
-    width: Annotated[int, typer.Option(min=1, help="of K and V")] = 16,
+    width: Annotated[int, typer.Option(min=1, help="width of K and V")] = 16,
     kda_seed: Annotated[
         int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")
     ] = 0,

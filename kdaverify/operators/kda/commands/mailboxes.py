@@ -48,7 +48,9 @@ def mailboxes(
     ] = 1.0,
     contract: Annotated[
         str | None,
-        typer.Option(help="whose tolerance; default: chunk64-OPERANDS, for the design's gates"),
+        typer.Option(
+            help="contract of the tolerance; default: chunk64-OPERANDS, for the design's gates"
+        ),
     ] = None,
     operands: Annotated[
         Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")
@@ -56,14 +58,16 @@ def mailboxes(
     regimes: Annotated[
         str | None,
         typer.Option(
-            help="of ordinary, one-gate, zero, memory, coherent, deep; commas between; default: all"
+            help="some of ordinary, one-gate, zero, memory, coherent, deep (a,b,...); default: all"
         ),
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
     width: Annotated[int, typer.Option(min=1, help="K = V of every problem")] = 128,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="of every problem; what is found is tried again on the next one"),
+        typer.Option(
+            min=0, help="seed of every problem; what is found is tried again on the next one"
+        ),
     ] = 0,
     most: Annotated[
         int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")
