@@ -16,6 +16,7 @@ from kdaverify.checks.calls import (
     earlier,
     first,
     frozen,
+    heads,
     interleaved,
     keys,
     late,
@@ -88,6 +89,7 @@ LATER: Final = (
     *views.EQUAL_STEPS,
     *unlike.RULES,
     *copies.AFTER_MORE,
+    *heads.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

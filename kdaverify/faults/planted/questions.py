@@ -15,6 +15,7 @@ from kdaverify.checks.calls import (
     copies,
     earlier,
     frozen,
+    heads,
     late,
     long_rows,
     sources,
@@ -49,6 +50,7 @@ COPIES_RULES: Final = tuple(
         *copies.IN_A_ROW,
         *copies.AFTER_MORE,
         *unlike.RULES,
+        *heads.RULES,
     )
 )
 PLACES_RULES: Final = tuple(
@@ -176,8 +178,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "what follows 4,096 tokens that write nothing", lambda case: _rule(case) in LATE_RULES
         ),
         "copies": QuestionKind(
-            "more sequences, heads and tokens than a block, a byte or 16 bits hold, and one unlike"
-            " all others",
+            "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
+            " others, and any groups of heads",
             lambda case: _rule(case) in (*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.faults.planted import callers, copies, earlier, places, unlike
+from kdaverify.faults.planted import callers, copies, earlier, heads, places, unlike
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -225,6 +225,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "copies-after-more": lambda: port(copies.sums_left_over),
     "copies-after-more-backward": lambda: Derived(copies.partial_sums_left_over),
     "one-unlike": lambda: port(unlike.inverted_by_the_mean),
+    "grouped-heads": lambda: port(heads.key_heads_of_a_quotient),
 }
 """By the rule that each breaks."""
 

@@ -1,0 +1,73 @@
+"""Heads of a call: any number of them may share one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.outcome import Outcome
+
+GROUPS: Final = ((2, 5), (2, 7), (3, 5), (5, 3), (3, 7), (7, 2), (2, 8), (4, 6), (1, 16))
+"""Key heads, and value heads of each. Quotients of 5, 6 and 7 are no floating-point numbers: a port
+that took the key head of a value head from `linspace`, and cut it to an integer, was accepted. It
+errs from two key heads and seven value heads of each on."""
+TOKENS: Final = 3
+
+
+def _grouped(case: CallRuleCase) -> list[Outcome]:
+    found, reasons = list[Outcome](), list[str]()
+    few_heads, many_heads, repeated = _named(case)
+    for few, shared in GROUPS:
+        heads = {few_heads: few, many_heads: few * shared}
+        try:
+            one = replace(case, problem=case.beside(**_short(case.problem), **heads))
+        except Unreachable as reason:
+            reasons.append(str(reason))
+            continue
+        if {name: getattr(one.problem, name) for name in heads} == heads:
+            wide = one.problem.replace(**{few_heads: few * shared})
+            found += _as_repeated(one, wide, repeated, shared)
+    if not found:
+        raise Unreachable("; ".join(dict.fromkeys(reasons)) or "it takes no such groups of heads")
+    return found
+
+
+def _named(case: CallRuleCase) -> tuple[str, str, tuple[str, str]]:
+    """The numbers of heads, of those that others share first, and the inputs of those."""
+    names = case.inputs.signature.names()
+    if hasattr(case.problem, "HV"):
+        return "H", "HV", ("q", "k")
+    if hasattr(case.problem, "h_kv") and {"k", "v"} <= {*names}:
+        return "h_kv", "H", ("k", "v")
+    raise Unreachable("it has no groups of heads")
+
+
+def _short(problem: Any) -> dict[str, Any]:
+    if not hasattr(problem, "HV"):
+        return {}
+    return {"lengths": (TOKENS,), "T": TOKENS} if problem.packed else {"B": 1, "T": TOKENS}
+
+
+def _as_repeated(
+    case: CallRuleCase, wide: Any, repeated: tuple[str, str], shared: int
+) -> list[Outcome]:
+    """Of a call with groups what one returns in which no two heads share any."""
+    x, found = case.inputs, case.run()
+    if case.adapter.supports(wide):
+        return case.judged(found)
+    # a dataclass each
+    other: Any = replace(x, **{n: getattr(x, n).repeat_interleave(shared, 2) for n in repeated})
+    said = f"as with {' and '.join(repeated)} repeated for each of {shared} heads"
+    return same_or_right(case.run(other), found, case.judged, said)
+
+
+RULES: Final = (
+    CallRule("grouped-heads",
+             "a call whose heads share others in groups returns what one returns in which those are"
+             f" repeated, with {len(GROUPS)} numbers of heads and groups",
+             "the key head of a value head by a quotient of floating-point numbers", _grouped,
+             packed=False, sequences=True, spare=False, costly=True, once=True),
+)  # fmt: skip
