@@ -39,10 +39,14 @@ CASES: Final = {
     "SIZE-drafts": ("drafts-past-16", "more-queries"),
     "SIZE-blocks": ("heads-across-blocks", "model-width"),
     "SIZE-packs": ("pack-of-keys-past-1024", "pack-all-keys"),
+    "SIZE-spill": ("keys-past-16384", "keys-past-4096"),
+    "SIZE-parts": ("tokens-past-8192", "tokens-past-4096"),
 }
 """The problem that shows a fault, and one that does not."""
 SHOWN: Final = 1e-2
 """Of the largest element of o; conforming bf16 kernels agree within 2^-8 of it."""
+ROUNDED: Final = {"SIZE-spill": 1e-4}
+"""Of faults of fp32 alone, where conforming kernels agree within 1e-6."""
 
 
 def difference(fault: str, operator: str, problem: str) -> float:
@@ -56,6 +60,6 @@ def difference(fault: str, operator: str, problem: str) -> float:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_shows_past_its_size_alone(fault: Any) -> None:
-    past, small = CASES[fault.id]
-    assert difference(fault.id, fault.operator, past) > SHOWN
-    assert difference(fault.id, fault.operator, small) < SHOWN
+    (past, small), shown = CASES[fault.id], ROUNDED.get(fault.id, SHOWN)
+    assert difference(fault.id, fault.operator, past) > shown
+    assert difference(fault.id, fault.operator, small) < shown

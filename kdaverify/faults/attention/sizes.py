@@ -21,9 +21,12 @@ from kdaverify.faults.attention.kernel import (
     Paged,
     bottom_right,
     gathered,
+    patched,
 )
 from kdaverify.faults.attention.list_kernel import ListPatch, Named, QueryList, as_given
 from kdaverify.faults.fault import Fault
+from oracles.attention.pipeline import AttentionPipeline, Running
+from oracles.attention.pipeline import accumulate as right_accumulate
 
 KEYS, LONG, ROWS, HEADS, REQUESTS, COLUMNS, PAGES, ENTRIES, MERGED, DRAFTS, SPLIT = (
     1024, 4096, 128, 32, 32, 128, 64, 1024, 1024, 8, 512,
@@ -98,6 +101,33 @@ def _rows_at_a_pitch(right: Call, given: dict[str, Any]) -> Outputs:
     source = torch.where(there, ends[request.clamp(max=len(lengths) - 1)] + row, T).long()
     o, lse = functional.pad(o, (0, 0, 0, 0, 0, 1)), functional.pad(lse, (0, 1), value=-torch.inf)
     return o[source], lse[:, source]
+
+
+SPILL: Final = 8192
+"""Keys after which an accumulator leaves the registers."""
+
+
+def _spilt_accumulator() -> AttentionPatch:
+    """The accumulator is written to memory and read again as bf16."""
+    read = [0]
+
+    def accumulate(
+        run: AttentionPipeline, state: Running, S: Tensor, v: Tensor, visible: Tensor
+    ) -> Running:
+        read[0] = read[0] if bool(state.l.any()) else 0
+        if read[0] and read[0] % SPILL == 0:
+            state = replace(state, acc=state.acc.bfloat16().to(state.acc.dtype))
+        read[0] += S.shape[-1]
+        return right_accumulate(run, state, S, v, visible)
+
+    return patched(accumulate=accumulate)
+
+
+def _unpaired_parts(request: KernelRequest) -> KernelRequest:
+    """A merge by pairs from the last part on drops the first of an odd number, at every level."""
+    parts = max(1, -(-request.s_k // LONG))
+    paired = 2 ** (parts.bit_length() - 1)
+    return _latest_keys(request.s_k - (parts - paired) * LONG, request)
 
 
 THREADS: Final = 128
@@ -176,4 +206,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
            trigger=f"{SPLIT} keys and more in a pack whose queries differ in number",
            stage="combine", operator="attention",
            patch=lambda _: AttentionPatch(attention=_rows_at_a_pitch)),
+    _fault(id="SIZE-spill", title=f"the accumulator is stored in bf16 after every {SPILL:,} keys",
+           kind="C", dtypes=("fp32",), trigger=f"more than {SPILL:,} keys", stage="partial",
+           operator="attention", outputs=("o",), patch=lambda _: _spilt_accumulator()),
+    _fault(id="SIZE-parts", title=f"a merge by pairs drops an odd first part of {LONG:,} tokens",
+           trigger=f"three parts of {LONG:,} tokens", stage="combine", operator="mla_decode",
+           patch=lambda _: AttentionPatch(request=_unpaired_parts)),
 )  # fmt: skip

@@ -53,6 +53,8 @@ DENSE: Final[Fields] = {
                       "s_k": 198, "H": 5},
     # sizes that models have: past tiles of rows, of heads and of columns, buffers and grids
     "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
+    # an accumulator that left the registers after every 8,192 keys went through bf16
+    "keys-past-16384": {"s_q": 3, "s_k": 16484, "H": 1, "d_k": 16, "d_v": 8},
     # positions are exact up to 256 in bf16 and up to 2048 in fp16
     "positions-past-256": {"s_q": 270, "s_k": 270, "H": 1, "d_k": 16, "d_v": 8, "causal": True},
     # the route of decode, whose heads are in another order
@@ -124,6 +126,8 @@ DECODE: Final[Fields] = {
         "sink": "level",
     },
     "tokens-past-4096": {"k_lengths": (4200, 1030), "s_q": 1, **LATENT},
+    # three parts of 4,096: a merge by pairs dropped the odd one
+    "tokens-past-8192": {"k_lengths": (9000, 70), "s_q": 1, "page": 64, **LATENT},
     **{
         f"{name}-logits": {"k_lengths": (131, 20, 64), "s_q": 2, "logits": name, **LATENT}
         for name in REGIMES
