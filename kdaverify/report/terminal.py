@@ -173,7 +173,8 @@ def _table(decision: Decision) -> Table:
     # A name of an output was broken in two at 80 columns.
     words = " ".join(_first_failing(own).plain for _, own in groups).split()
     table.add_column("first failing", overflow="fold", min_width=max(map(len, words), default=0))
-    staged = any(verdict.stage is not None for verdict in decision.verdicts)
+    # That none is exposed is said of each failure: in a column it left outputs no room.
+    staged = any(verdict.names_stage() for verdict in decision.verdicts)
     if staged:
         table.add_column("wrong\nstage", overflow="fold")
     for (op, dtype), verdicts in groups:
