@@ -119,8 +119,15 @@ def _most_new(
     row: Row, axis: str, levels: Sequence[str], missing: Mapping[Combination, None], strength: int
 ) -> str:
     """The first level of `axis` with which the row holds most missing combinations."""
-    others = [list(some) for some in combinations(row.items(), strength - 1)]
+    others = [*combinations(sorted(row.items()), strength - 1)]
+    # The axes of a combination are in order: where this one belongs is the same for every level.
+    parts = [
+        (tuple(x for x in some if x[0] < axis), tuple(x for x in some if x[0] > axis))
+        for some in others
+    ]
     return max(
         levels,
-        key=lambda level: sum(tuple(sorted([*some, (axis, level)])) in missing for some in others),
+        key=lambda level: sum(
+            (*before, (axis, level), *after) in missing for before, after in parts
+        ),
     )

@@ -148,7 +148,9 @@ class Domain:
 
     def _lengths(self, p: Problem) -> dict[str, Any]:
         lengths = (p.T,) if p.lengths is None else p.lengths
-        fitted = tuple(self._length(length) for length in lengths)
+        # Most of many sequences are equally long.
+        known = {length: self._length(length) for length in {*lengths}}
+        fitted = tuple(known[length] for length in lengths)
         if fitted == lengths and p.T % self.length_multiple == 0:
             return {}
         if p.lengths is None:

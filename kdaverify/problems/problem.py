@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Annotated, Literal
 
 import torch
@@ -87,7 +88,10 @@ class Problem(Canonical):
         """(batch entry, first token, length) of every sequence."""
         if self.lengths is None:
             return tuple((b, 0, self.T) for b in range(self.B))
-        return tuple((0, sum(self.lengths[:n]), length) for n, length in enumerate(self.lengths))
+        starts = accumulate(self.lengths, initial=0)
+        return tuple(
+            (0, start, length) for start, length in zip(starts, self.lengths, strict=False)
+        )
 
     @property
     def stem(self) -> str:
