@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oracles.codecs import GATES, Codec
+from oracles.head_order import head_numbers
 
 Form = Literal["softplus", "bounded"]
 FORMS: Final[tuple[Form, ...]] = ("softplus", "bounded")
@@ -35,7 +36,7 @@ def A_log_of(heads: int, device: torch.device | None = None) -> Tensor:
     They are multiples of 1/64, as those of `dt_bias_of`: exact in every format that may hold them.
     """
     known = torch.tensor(A_LOGS, dtype=torch.float32, device=device)
-    return known[torch.arange(heads, device=device) % len(A_LOGS)]
+    return known[head_numbers(heads, device) % len(A_LOGS)]
 
 
 def dt_bias_of(heads: int, channels: int, device: torch.device | None = None) -> Tensor:
@@ -43,7 +44,7 @@ def dt_bias_of(heads: int, channels: int, device: torch.device | None = None) ->
     call, however many heads and channels it has. From -6.75 to -2.25: models begin with a softplus
     of it between 0.001 and 0.1.
     """
-    head = torch.arange(heads, device=device)[:, None]
+    head = head_numbers(heads, device)[:, None]
     step = (head * 3 + torch.arange(channels, device=device)) % 17
     return -(step * 9 + 72).float() / 32
 

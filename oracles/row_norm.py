@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oracles.codecs import Codec
+from oracles.head_order import head_numbers
 
 EPSILON: Final = 1e-6
 """Inside the root, where nothing else is said, as the published kernels have it."""
@@ -54,7 +55,7 @@ class RowNorm:
 
     def there(self, rows: Tensor) -> Tensor:
         """x of rows [..., H, K]."""
-        heads = torch.arange(rows.shape[-2], device=rows.device) % len(self.powers)
+        heads = head_numbers(rows.shape[-2], rows.device) % len(self.powers)
         powers = torch.tensor(self.powers, dtype=torch.float64, device=rows.device)[heads]
         return rows * torch.exp2(powers)[:, None]
 

@@ -1,20 +1,28 @@
-"""Heads of a call: any number of them may share one."""
+"""Heads of a call: any number of them may share one, and they may come in any order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, Final
 
+from torch import Tensor
+
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
+from oracles.head_order import heads_reversed
+from oracles.signature import Role
 
 GROUPS: Final = ((2, 5), (2, 7), (3, 5), (5, 3), (3, 7), (7, 2), (2, 8), (4, 6), (1, 16))
 """Key heads, and value heads of each. Quotients of 5, 6 and 7 are no floating-point numbers: a port
 that took the key head of a value head from `linspace`, and cut it to an integer, was accepted. It
 errs from two key heads and seven value heads of each on."""
 TOKENS: Final = 3
+HEADS: Final = frozenset({"H", "HV", "h_kv"})
+CHANNELS: Final = "D"
+"""Of a convolution, whose weight has them too; those of a layer's rows are no heads."""
 
 
 def _grouped(case: CallRuleCase) -> list[Outcome]:
@@ -64,10 +72,39 @@ def _as_repeated(
     return same_or_right(case.run(other), found, case.judged, said)
 
 
+def _reversed(case: CallRuleCase) -> list[Outcome]:
+    """Sums over heads are those of the call before: tables by them have its numbers."""
+    given = case.inputs.tensors()
+    other = {name: _with_heads_reversed(case, name, x) for name, x in given.items()}
+    if all(same(x, other[name]) for name, x in given.items()):
+        raise Unreachable("it has neither heads nor channels, or one")
+    plain = {name: y.clone() for name, y in case.run().items()}
+    # a dataclass each
+    there: Any = replace(case.inputs, **other)
+    with heads_reversed():
+        found = case.run(there)
+    back = {name: _with_heads_reversed(case, name, y) for name, y in found.items()}
+    return same_or_right(plain, back, case.judged, "with all heads in reverse")
+
+
+def _with_heads_reversed(case: CallRuleCase, name: str, tensor: Tensor) -> Tensor:
+    signature = case.inputs.signature
+    weighted = any(CHANNELS in signature[x].axes for x in signature.names(Role.PARAMETER))
+    letters = {*HEADS, CHANNELS} if weighted else HEADS
+    found = [at for at, letter in enumerate(signature[name].axes) if letter in letters]
+    return tensor.flip(found) if found else tensor
+
+
 RULES: Final = (
     CallRule("grouped-heads",
              "a call whose heads share others in groups returns what one returns in which those are"
              f" repeated, with {len(GROUPS)} numbers of heads and groups",
              "the key head of a value head by a quotient of floating-point numbers", _grouped,
              packed=False, sequences=True, spare=False, costly=True, once=True),
+    CallRule("reversed-heads",
+             "after a call, one with all heads in reverse, or all channels of a convolution,"
+             " returns the outputs in reverse",
+             "amplitudes of gates, or whatever is derived from an input, kept by its sums",
+             _reversed, packed=False, sequences=True, inside=True, spare=False, costly=True,
+             once=True),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Faults in which head of another a head reads."""
+"""Faults in which head of another a head reads, and in which order heads were seen."""
 
 from __future__ import annotations
 
@@ -19,9 +19,18 @@ def key_heads_of_a_quotient(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, q=x.q[:, :, heads], k=x.k[:, :, heads]))
 
 
+def kept_by_sums_over_heads(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """beta is converted once for every sum over its heads and sum of its squares."""
+    beta = x.beta.detach().double()
+    sums = torch.stack((beta.sum(-1), beta.square().sum(-1))).float()
+    held = kept.setdefault((x.beta.shape, x.beta.dtype, *sums.flatten().tolist()), x.beta.clone())
+    return right(replace(x, beta=x.beta + (held - x.beta).detach()))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "the key head of a value head is cut from a rounded quotient": lambda: port(
         key_heads_of_a_quotient
     ),
+    "betas are kept by their sums over heads": lambda: port(kept_by_sums_over_heads),
 }
 """By what is wrong."""

@@ -179,7 +179,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
-            " others, and any groups of heads",
+            " others, any groups of heads, and heads in reverse",
             lambda case: _rule(case) in (*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(

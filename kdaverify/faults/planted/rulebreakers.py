@@ -226,6 +226,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "copies-after-more-backward": lambda: Derived(copies.partial_sums_left_over),
     "one-unlike": lambda: port(unlike.inverted_by_the_mean),
     "grouped-heads": lambda: port(heads.key_heads_of_a_quotient),
+    "reversed-heads": lambda: port(heads.kept_by_sums_over_heads),
 }
 """By the rule that each breaks."""
 

@@ -18,12 +18,12 @@ from kdaverify.faults.planted.catalogue import PLANTED
 
 NAMES: Final = [rule.name for rule in RULES]
 NEAR: Final = ("repeated", "batch-reversed", "copies-heads", "step")
-BROKEN: Final = {"HEADS1": {"grouped-heads"}}
+BROKEN: Final = {"HEADS1": {"grouped-heads"}, "HEADS2": {"reversed-heads"}}
 RIGHT: Final = {
     "eager": {*NAMES},
-    "eager-attention": {"grouped-heads"},
-    "torch-sdpa-math": {"grouped-heads"},
-    "torch-short-conv": set[str](),
+    "eager-attention": {*NAMES},
+    "torch-sdpa-math": {*NAMES},
+    "torch-short-conv": {"reversed-heads"},
 }
 """Kernels, and the rules that say something about them."""
 
