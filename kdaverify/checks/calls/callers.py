@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import values_of
 from kdaverify.checks.calls.autograd import (
@@ -92,6 +93,27 @@ def _scaled(case: CallRuleCase) -> list[Outcome]:
     return found
 
 
+def _cancelling(case: CallRuleCase) -> list[Outcome]:
+    """One output a time, the cotangents of all others 0."""
+    given = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
+    zeros, found = {name: torch.zeros_like(dy) for name, dy in given.items()}, list[Outcome]()
+    for name, dy in given.items():
+        loss = case.loss_of({**zeros, name: _in_pairs(dy)})
+        found += case.judged_back(case.back(loss), loss)
+    return found
+
+
+def _in_pairs(dy: Tensor) -> Tensor:
+    """1 and -1 in turn where a loss depends on an element, whose sum is exactly 0 in whatever
+    order; an odd last one is 0.
+    """
+    given, found = dy.flatten(), torch.zeros_like(dy).flatten()
+    first, second = given.nonzero().flatten()[: int(given.count_nonzero()) // 2 * 2].view(-1, 2).T
+    found[first] = torch.where(given[first] >= 0, 1.0, -1.0).to(dy.dtype)
+    found[second] = -found[first]
+    return found.view_as(dy)
+
+
 _rule = partial(CallRule, packed=False, backward=True, spare=False)
 RULES: Final = (
     _rule(
@@ -116,5 +138,15 @@ RULES: Final = (
         "a loss times a power of two, as of a mean over tokens, scales gradients by it",
         "incoming gradients in the range of fp16, thresholds",
         _scaled,
+    ),
+)
+CANCELLING: Final = (
+    _rule(
+        "cotangent-cancelling",
+        "gradients are exact under a loss on one output whose cotangent sums to exactly 0",
+        "chunks or sequences left out of a backward by a sum of the incoming gradient",
+        _cancelling,
+        costly=True,
+        once=True,
     ),
 )

@@ -90,6 +90,7 @@ LATER: Final = (
     *unlike.RULES,
     *copies.AFTER_MORE,
     *heads.RULES,
+    *callers.CANCELLING,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

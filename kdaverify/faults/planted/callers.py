@@ -87,6 +87,14 @@ def three_runs_of_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, q=q, k=k, v=v))
 
 
+def left_out_by_a_sum(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """A loss on the final state alone is left out where its gradient sums to 0."""
+    dS = given.d_final_state
+    if dS is None or float(dS.sum()) != 0 or (given.do is not None and bool(given.do.any())):
+        return EAGER.gradients(x, given)
+    return EAGER.gradients(x, Cotangents(given.do, torch.zeros_like(dS)))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "o is kept for the backward where autograd does not see it": lambda: port(kept_output),
     "a second backward has the loss of the first": lambda: port(loss_of_the_first_backward),
@@ -95,5 +103,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     ),
     "offsets are read as if they were dense": lambda: port(offsets_as_they_lie),
     "one projection is read as runs of heads": lambda: port(three_runs_of_heads),
+    "a gradient of the final state that sums to 0 is left out": lambda: Derived(left_out_by_a_sum),
 }
 """By what is wrong."""

@@ -57,7 +57,9 @@ PLACES_RULES: Final = tuple(
     rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES, *views.OF_STEPS)
 )
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
-CALLERS_RULES: Final = tuple(rule.name for rule in (*callers.RULES, *views.IN_TABLES))
+CALLERS_RULES: Final = tuple(
+    rule.name for rule in (*callers.RULES, *views.IN_TABLES, *callers.CANCELLING)
+)
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 

@@ -227,6 +227,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "one-unlike": lambda: port(unlike.inverted_by_the_mean),
     "grouped-heads": lambda: port(heads.key_heads_of_a_quotient),
     "reversed-heads": lambda: port(heads.kept_by_sums_over_heads),
+    "cotangent-cancelling": lambda: Derived(callers.left_out_by_a_sum),
 }
 """By the rule that each breaks."""
 

@@ -24,6 +24,7 @@ BROKEN: Final = {
     "CALLER3": "cotangent-scaled",
     "CALLER4": "view-column",
     "CALLER5": "view-projection",
+    "CALLER6": "cotangent-cancelling",
 }
 RIGHT: Final = {
     "eager": {*CALLERS_RULES},
