@@ -86,6 +86,17 @@ def _loss_with(case: CallRuleCase, returned: str, dS: torch.Tensor) -> Any:
     return handed(case.adapter, case.problem, loss)
 
 
+def _from_zeros(case: CallRuleCase) -> list[Outcome]:
+    names = [n for n in case.inputs.signature.names(Role.STATE) if case.inputs.holds(n)]
+    if not names:
+        raise Unreachable("it takes no initial state")
+    # a dataclass each
+    there: Any = replace(
+        case.inputs, **{name: torch.zeros_like(getattr(case.inputs, name)) for name in names}
+    )
+    return case.judged_back(case.back(inputs=there), inputs=there)
+
+
 RULES: Final = (
     CallRule(
         "chained-calls",
@@ -100,5 +111,20 @@ RULES: Final = (
         inside=True,
         backward=True,
         costly=True,
+    ),
+)
+ZEROS: Final = (
+    CallRule(
+        "zero-state-backward",
+        "gradients are exact where every initial state is given and all zeros",
+        "states of zeros that are not loaded, and so have no gradient",
+        _from_zeros,
+        packed=False,
+        sequences=True,
+        states=True,
+        spare=False,
+        backward=True,
+        costly=True,
+        once=True,
     ),
 )

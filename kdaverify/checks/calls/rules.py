@@ -91,6 +91,7 @@ LATER: Final = (
     *copies.AFTER_MORE,
     *heads.RULES,
     *callers.CANCELLING,
+    *chained.ZEROS,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -80,6 +80,14 @@ def rows_of_a_state_together(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, initial_state=read))
 
 
+def zeros_not_loaded(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Where every given state is 0 the kernel starts from zeros of its own."""
+    state = x.initial_state
+    if state is None or bool(state.any()):
+        return right(x)
+    return right(replace(x, initial_state=state.detach()))
+
+
 def _is_shared(state: Tensor | None) -> bool:
     return state is not None and len(state) > 1 and state.stride(0) == 0
 
@@ -97,5 +105,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "rows of a state are read as if none lay apart, in a decode step": lambda: decoding(
         rows_of_a_state_together
     ),
+    "states that are all zeros are not loaded": lambda: port(zeros_not_loaded),
 }
 """By what is wrong."""

@@ -54,7 +54,14 @@ COPIES_RULES: Final = tuple(
     )
 )
 PLACES_RULES: Final = tuple(
-    rule.name for rule in (*chained.RULES, *sources.RULES, *views.OF_STATES, *views.OF_STEPS)
+    rule.name
+    for rule in (
+        *chained.RULES,
+        *sources.RULES,
+        *views.OF_STATES,
+        *views.OF_STEPS,
+        *chained.ZEROS,
+    )
 )
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
 CALLERS_RULES: Final = tuple(
@@ -185,7 +192,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: _rule(case) in (*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(
-            "states of the call before, one state of all sequences, one tensor in two places",
+            "states of the call before, or of zeros, one state of all sequences, one tensor in two"
+            " places",
             lambda case: _rule(case) in PLACES_RULES,
         ),
         "callers": QuestionKind(

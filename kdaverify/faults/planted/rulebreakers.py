@@ -228,6 +228,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "grouped-heads": lambda: port(heads.key_heads_of_a_quotient),
     "reversed-heads": lambda: port(heads.kept_by_sums_over_heads),
     "cotangent-cancelling": lambda: Derived(callers.left_out_by_a_sum),
+    "zero-state-backward": lambda: port(places.zeros_not_loaded),
 }
 """By the rule that each breaks."""
 

@@ -24,6 +24,7 @@ BROKEN: Final = {
     "PLACE4": {"view-expanded-state", "view-expanded-step", "one-expanded"},
     "PLACE5": {"view-expanded-step"},
     "PLACE6": {"view-step"},
+    "PLACE7": {"zero-state-backward"},
 }
 
 
