@@ -88,12 +88,21 @@ def _scattered(count: int) -> Tensor:
     return FIRST + STRIDE * (torch.arange(count, dtype=torch.int32) ^ 1)
 
 
+def _multiples(count: int, bits: int) -> Tensor:
+    """FIRST and multiples of 2^bits: their last bits agree, as those of hashes may; a port that
+    kept 16 was accepted.
+    """
+    return FIRST + (torch.arange(count, dtype=torch.int32) << bits)
+
+
 NUMBERINGS: Final[dict[str, Callable[[int], Tensor]]] = {
     "under falling segment ids": lambda count: torch.arange(count - 1, -1, -1, dtype=torch.int32),
     "under scattered segment ids that agree in their last byte": _scattered,
     "under segment ids past 2^26, which fp32 does not distinguish": lambda count: (
         2**26 + torch.arange(count, dtype=torch.int32)
     ),
+    "under segment ids that differ by multiples of 2^16": lambda count: _multiples(count, 16),
+    "under segment ids that differ by multiples of 2^24": lambda count: _multiples(count, 24),
 }
 
 

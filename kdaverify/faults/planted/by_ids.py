@@ -128,3 +128,8 @@ BROKEN_BY_IDS: dict[str, dict[str, Callable[[], Adapter]]] = {
     },
 }
 """Right wherever ids count the sequences in order, and padding is last."""
+OF_FEW_BITS: dict[str, Callable[[], Adapter]] = {
+    "ids are cut to 16 bits": lambda: by_ids(lambda ids: changes(ids.to(torch.int16))),
+    "ids are cut to 24 bits": lambda: by_ids(lambda ids: changes(ids & 0xFFFFFF)),
+}
+"""Broken by `renumbered`; ids go by order."""

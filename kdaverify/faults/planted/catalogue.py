@@ -38,7 +38,7 @@ from kdaverify.faults.planted.broken_calls import (
     remembers,
     right,
 )
-from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
+from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, OF_FEW_BITS, RIGHT_BY_IDS
 from kdaverify.faults.planted.questions import AUTOGRAD_RULES
 from kdaverify.faults.planted.rulebreakers import BROKEN, twin
 
@@ -79,7 +79,9 @@ _LONG: Final = {
     for rule, make in BROKEN.items()
     if RULES[rule].size == "long"
 }
-_BY_IDS: Final = {name: make for faults in BROKEN_BY_IDS.values() for name, make in faults.items()}
+_BY_IDS: Final = {
+    name: make for faults in (*BROKEN_BY_IDS.values(), OF_FEW_BITS) for name, make in faults.items()
+}
 _ISOLATED: Final[Mapping[str, Made]] = {
     "all calls share one buffer": partial(port, one_buffer, isolate=True),
     "offsets are cached by tensor object": partial(

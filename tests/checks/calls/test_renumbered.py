@@ -16,7 +16,12 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.broken_calls import RIGHT
-from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS, summed_by_longest
+from kdaverify.faults.planted.by_ids import (
+    BROKEN_BY_IDS,
+    OF_FEW_BITS,
+    RIGHT_BY_IDS,
+    summed_by_longest,
+)
 from kdaverify.problems import Problem
 from oracles.inputs import InputError
 
@@ -36,13 +41,16 @@ def result_of(adapter: Adapter, rule: str) -> list[Outcome]:
     return check("calls", adapter, problem_of(adapter), {"rule": rule})
 
 
+BROKEN = {**BROKEN_BY_IDS, "renumbered": BROKEN_BY_IDS["renumbered"] | OF_FEW_BITS}
+
+
 @pytest.mark.parametrize(
-    ("rule", "fault"), [(rule, fault) for rule, faults in BROKEN_BY_IDS.items() for fault in faults]
+    ("rule", "fault"), [(rule, fault) for rule, faults in BROKEN.items() for fault in faults]
 )
 def test_a_kernel_that_takes_ids_for_more_than_names_is_found_by_one_rule_alone(
     rule: str, fault: str
 ) -> None:
-    adapter = BROKEN_BY_IDS[rule][fault]()
+    adapter = BROKEN[rule][fault]()
     plain = check("forward", adapter, problem_of(adapter), {})
     assert not any(outcome.status.rejects for outcome in plain)
     found = {
