@@ -69,7 +69,9 @@ _OPTIONS: Final = {
         " it is stored in fp16. Any by default; larger ones are listed as not tested"
     ),
     "page": "the one page size that it takes; any by default",
-    "invalid": ("what names nothing: -1 (`negative`), or every number that is no slot (`outside`)"),
+    "invalid": (
+        "what names nothing: -1 (`negative`), or every int32 number that is no slot (`outside`)"
+    ),
     "cache": "rows in the format of q, or of bytes (`fp8`)",
     "scales": "of `fp8`: any fp32 numbers, or `powers` of two",
 }

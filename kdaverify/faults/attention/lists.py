@@ -47,6 +47,30 @@ def _duplicates_merged(one: QueryList) -> Named:
     return at, seen & ~earlier.tril(-1).any(-1)
 
 
+def _counted_in_a_byte(one: QueryList) -> Named:
+    """Distinct slots are read, with how often each occurs in eight bits."""
+    at, seen = as_given(one)
+    equal = (at[:, None] == at) & seen
+    return at, seen & (equal.tril(-1).sum(-1) < equal.sum(-1) % 256)
+
+
+def _offset_in_int32() -> ListPatch:
+    """An index is a slot where its offset is one in the cache."""
+    width = [1]
+
+    def call(right: Call, given: dict[str, Any]) -> Any:
+        width[0] = given["cache"].shape[2:].numel()
+        return right(**given)
+
+    def named(one: QueryList) -> Named:
+        offset = (one.entries * width[0]).int().long()
+        inside = (offset >= 0) & (offset < one.slots * width[0])
+        inside &= torch.arange(len(one.entries)) < one.length
+        return (offset // width[0]).masked_fill(~inside, 0), inside
+
+    return ListPatch(named=named, call=call)
+
+
 def _offset_dropped(one: QueryList) -> Named:
     at, seen = as_given(one)
     return at // one.page * one.page, seen
@@ -210,4 +234,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="class: gradients of lists", trigger="a sink, several requests, gradients",
            outputs=("dsink",), stage="sink",
            patch=lambda _: ListPatch(patched(gradients=_of_the_first_request))),
+    _fault(id="lists-21", kind="F", title="how often a slot occurs is counted in a byte",
+           trigger="a slot that occurs 256 times in a list", patch=_names(_counted_in_a_byte)),
+    _fault(id="lists-22", kind="F", title="the offset of an index is compared in int32",
+           trigger="entries whose product with the width of a row wraps into a slot",
+           patch=lambda _: _offset_in_int32()),
 )  # fmt: skip

@@ -21,6 +21,7 @@ Lists = Literal[
     "empty",
     "none",
     "ends",
+    "repeated",
 ]
 NOTHING: Final = -1
 OUTSIDE: Final = (-1, 2147480000, -7, -2147480000)
@@ -28,6 +29,10 @@ OUTSIDE: Final = (-1, 2147480000, -7, -2147480000)
 for the number of slots too, which is the nearest of them."""
 ABSENT: Final = 3
 """In patterns with entries that name nothing, one of so many."""
+INT32: Final = 2**31 - 1
+REPEATED: Final = 256
+"""Times that a slot occurs in lists that repeat one: more than a byte counts, and once more in
+every second list. A kernel that read distinct slots had such a count, and was accepted."""
 FEW: Final = 4
 """Times that an index occurs in lists with duplicates, about."""
 Pattern = Callable[[Tensor, Tensor, int], Tensor]
@@ -76,6 +81,12 @@ def _none(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
     return torch.full_like(slots, NOTHING)
 
 
+def _repeated(slots: Tensor, draws: Tensor, query: int) -> Tensor:
+    """At random places, which all are where there are fewer."""
+    places = draws.argsort()[: REPEATED + query % 2]
+    return slots.index_fill(0, places, int(slots[places[0]]))
+
+
 PATTERNS: Final[Mapping[str, tuple[str, Pattern]]] = {
     "distinct": ("distinct slots in no order", _distinct),
     "sorted": ("distinct slots in rising order", _sorted),
@@ -87,6 +98,7 @@ PATTERNS: Final[Mapping[str, tuple[str, Pattern]]] = {
     "empty": ("every second query names nothing at all", _empty),
     "none": ("no query names anything", _none),
     "ends": ("the first and the last slot of the cache, among others", _distinct),
+    "repeated": ("one slot 256 times, in every second list 257 times", _repeated),
 }
 
 
@@ -111,8 +123,15 @@ def with_ends(lists: Tensor, slots: int) -> Tensor:
     return found
 
 
-def outside(indices: Tensor, slots: int) -> Tensor:
-    """The lists with all kinds of numbers that are no slots for those that name nothing."""
-    kinds = torch.tensor([slots, *OUTSIDE])
+def outside(indices: Tensor, slots: int, row: Tensor) -> Tensor:
+    """The lists with all kinds of numbers that are no slots for those that name nothing: those too
+    whose offset in elements or bytes, as int32 or uint32, wraps into a slot.
+
+    Args:
+        row: of the cache, a slot's.
+    """
+    wrapped = [-(-(2**32) // n) + 2 for n in (row.numel(), row.numel() * row.itemsize)]
+    fitting = [at for at in wrapped if slots <= at <= INT32]
+    kinds = torch.tensor([slots, *OUTSIDE, *fitting])
     at = torch.arange(indices.numel()).view(indices.shape) % len(kinds)
     return torch.where(indices < 0, kinds[at], indices)

@@ -28,6 +28,7 @@ LISTS: Final[Fields] = {
     "tile-plus-one": {**WIDE, "topk": 65, "pages": 5},
     # that no query names anything is a case without evidence: outputs are 0 whatever a kernel does
     **{f"{name}-list": {**FEW, "lists": name} for name in PATTERNS if name != "none"},
+    "repeated-list": {**WIDE, "B": 1, "s_q": 2, "pages": 25, "topk": 300, "lists": "repeated"},
     "more-entries-than-slots": {**WIDE, "topk": 90, "lists": "sorted", "h_kv": 5},
     "lengths": {**FEW, "B": 5, "s_q": 2, "topk_lengths": (0, 1, 64, 65, 131)},
     "lengths-and-holes": {**FEW, "B": 3, "lists": "holes", "topk_lengths": (66, 131, 5)},

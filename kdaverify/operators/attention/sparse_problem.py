@@ -32,7 +32,7 @@ class SparseProblem(SoftmaxProblem):
         pages, page: of the cache, and slots of each.
         topk: entries of a list; lists: a key of PATTERNS.
         topk_lengths: how many leading entries count, by request; None: all.
-        invalid: what names nothing: -1 alone, or every number that is no slot.
+        invalid: what names nothing: -1 alone, or every int32 number that is no slot.
         cache: rows in the format of q, or quantised to FP8.
         scales: of a quantised cache: powers of two, or any; neighbouring tiles far apart.
         unused: what slots in no list hold: NaN, or finite numbers.
@@ -93,10 +93,11 @@ class SparseProblem(SoftmaxProblem):
         named = torch.zeros(self.slots, dtype=torch.bool)
         named[indices[indices >= 0]] = True
         empty = FINITE if self.unused == "finite" else torch.nan
-        written = indices if self.invalid == "negative" else outside(indices, self.slots)
+        rows = self._stored(k, ~named, empty)
+        written = outside(indices, self.slots, rows[0]) if self.invalid == "outside" else indices
         return SparseCall(
             q.to(cast).unflatten(0, (self.B, self.s_q)),
-            self._stored(k, ~named, empty).unflatten(0, (self.pages, self.page)),
+            rows.unflatten(0, (self.pages, self.page)),
             written.to(torch.int32),
             None if self.topk_lengths is None else torch.tensor(self.topk_lengths).int(),
             self.d_v,
