@@ -58,6 +58,16 @@ def difference(fault: str, operator: str, problem: str) -> float:
     return float((found - right).abs().max() / right.abs().max())
 
 
+def test_averages_of_parts_that_are_nearly_equal_show_in_lse() -> None:
+    kernels = [find(name) for name in ("fault:MERGE-near", "eager-merge")]
+    differences = dict[str, float]()
+    for name in ("near", "normal"):
+        call = merge_problems("fp32", "smoke")[name].inputs()
+        found, right = (kernel.forward(call)["lse"] for kernel in kernels)
+        differences[name] = float((found - right).abs().max())
+    assert differences["near"] > 2e-6 > differences["normal"]
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_shows_past_its_size_alone(fault: Any) -> None:
     (past, small), shown = CASES[fault.id], ROUNDED.get(fault.id, SHOWN)

@@ -35,6 +35,7 @@ _PARTS: Final = {
     "low": "both near -1,000",
     "one-empty": "no keys in one part of two rows in three",
     "empty": "likewise, and in neither part of the third",
+    "near": "9e-8 to 9e-4 apart",
 }
 
 

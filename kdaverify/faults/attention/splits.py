@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ ONE_TILE: Final = 64
 """Keys of a tile; what has no more is not split."""
 PITCH: Final = 8
 LATE: Final = 256
+NEARLY: Final = 1e-5
 Call = Callable[..., Any]
 
 
@@ -94,6 +96,16 @@ def _infinite_mass(_: Call, given: dict[str, Any]) -> Any:
     wide = [(w / (x + y)).transpose(-1, -2)[..., None] for w in (x, y)]
     o = wide[0] * o_a + wide[1] * o_b
     return o.to(given["o_a"].dtype), top + torch.log(x + y)
+
+
+def _near_averaged(right: Call, given: dict[str, Any]) -> Any:
+    """Parts of nearly equal LSE are averaged; the larger LSE grows by ln 2."""
+    o, lse = right(**given)
+    a, b = given["lse_a"], given["lse_b"]
+    near = (a - b).abs() < NEARLY
+    mean = 0.5 * (given["o_a"].float() + given["o_b"].float())
+    o = torch.where(near.mT[..., None], mean.to(o.dtype), o)
+    return o, torch.where(near, torch.maximum(a, b) + math.log(2.0), lse)
 
 
 def _marked_finite(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,4 +225,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="partials stored and read with different strides (emulated: from 256 keys)",
            reference="hipfire#264", trigger="256 keys or more", outputs=("o",),
            patch=_returned(_half_the_columns)),
+    _fault(id="MERGE-near", kind="A", title=f"parts less than {NEARLY:g} apart are averaged",
+           reference="class: merges of states", operator="merge_state", dtypes=("fp32",),
+           trigger="parts whose LSE are nearly equal", patch=lambda _: AttentionPatch(
+               merge=_near_averaged)),
 )  # fmt: skip

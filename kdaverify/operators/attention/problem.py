@@ -318,9 +318,11 @@ class MlaDecodeProblem(SoftmaxProblem):
         return found, count
 
 
-Parts = Literal["normal", "equal", "far", "apart", "high", "low", "one-empty", "empty"]
+Parts = Literal["normal", "equal", "far", "apart", "high", "low", "one-empty", "empty", "near"]
 APART: Final = (100.0, -100.0, 130.0, -130.0, 1e4, -1e4)
 """By row: past the range of exp in fp32 (88 upwards), of 2^x (128), and of fp16 sums."""
+NEAR: Final = (9e-6, -9e-5, -9e-7, 9e-4, 9e-8, -9e-6, 9e-5)
+"""By row: just below powers of ten, where a kernel may take parts for equal."""
 
 
 class MergeProblem(Canonical):
@@ -329,7 +331,8 @@ class MergeProblem(Canonical):
     Args:
         T, H, d_v: rows, heads, columns.
         parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
-            one part of every third row, empty in both of every third row too.
+            one part of every third row, empty in both of every third row too, near up to 9e-4
+            apart.
     """
 
     op: Literal["merge_state"] = "merge_state"
@@ -380,6 +383,10 @@ def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     shift = {"high": 1000.0, "low": -1000.0}.get(parts, 0.0)
     if parts == "equal":
         return a, a.clone()
+    if parts == "near":
+        # small LSE, of which fp32 resolves such differences
+        a = a / 32
+        return a, a + torch.tensor(NEAR)[torch.arange(a.shape[1]) % len(NEAR)]
     if parts == "far":
         return a, a + 80 * signs
     if parts == "apart":
