@@ -17,6 +17,8 @@ TILE: Final = 128
 """Values of one scale."""
 LARGEST: Final = 448.0
 """Of e4m3."""
+SUBNORMAL: Final = 7 * 2.0**-9
+"""The largest subnormal number of e4m3."""
 SMALLEST_SCALE: Final = 1.0e-4
 """What the writer of the library keeps scales above."""
 
@@ -59,16 +61,17 @@ def dequantised(rows: Fp8Rows) -> Tensor:
     return torch.cat((rows.values * spread, rows.others.double()), -1)
 
 
-def quantised(x: Tensor, d_v: int, *, powers: bool) -> Fp8Rows:
+def quantised(x: Tensor, d_v: int, *, powers: bool, largest: float = LARGEST) -> Fp8Rows:
     """Rows [..., d_v + r] as a writer stores them, the nearest code of each value.
 
-    Math: scale = max(amax / 448, 1e-4) of each tile, or the power of two that is not below it.
+    Math: scale = max(amax / largest, 1e-4) of each tile, or the power of two that is not below it.
 
     Args:
         powers: whether scales are powers of two, as the library writes them.
+        largest: of the codes.
     """
     tiles = x[..., :d_v].double().unflatten(-1, (-1, TILE))
-    scales = (tiles.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
+    scales = (tiles.abs().amax(-1) / largest).clamp(min=SMALLEST_SCALE)
     scales = scales.log2().ceil().exp2() if powers else scales
     scales = scales.float()
     found = (tiles / scales.double()[..., None]).clamp(-LARGEST, LARGEST).flatten(-2)

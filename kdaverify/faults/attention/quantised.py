@@ -19,6 +19,7 @@ OTHER_LARGEST: Final = 224.0
 """Of the flavour of e4m3 whose exponent is one larger."""
 NAN_AS: Final = 480.0
 """What the code of NaN would be if it were a number."""
+EXPONENT: Final = 0x78
 Call = Callable[..., Any]
 
 
@@ -97,6 +98,11 @@ def _nan_is_a_number(parts: Fp8Rows) -> Keys:
     )
 
 
+def _subnormal_as_zero(parts: Fp8Rows) -> Keys:
+    subnormal = parts.codes & EXPONENT == 0
+    return _latent(parts, parts.values.masked_fill(subnormal, 0.0) * _spread(parts))
+
+
 def _bf16_strides(one: QueryList) -> Named:
     """Tokens are taken to be 1152 bytes apart instead of 656."""
     return one.entries.masked_fill(~one.seen, 0) * 1152 // 656 % one.slots, one.seen
@@ -161,4 +167,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="fp8-4", title="no scale is applied", patch=_reads(_unscaled)),
     _fault(id="fp8-5", title="code 0x7f is 480, not NaN", trigger="NaN in a slot that is named",
            outputs=("o",), patch=_reads(_nan_is_a_number)),
+    _fault(id="fp8-6", title="subnormal codes are read as 0", trigger="subnormal codes",
+           patch=_reads(_subnormal_as_zero)),
 )  # fmt: skip

@@ -106,6 +106,8 @@ class SparseOperator(SoftmaxOperator):
             fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
         if words["cache"] == "rows" or words["scales"] == "powers":
             fields["scales"] = "powers"
+        if words["cache"] == "rows":
+            fields["codes"] = None
         if "topk_length" not in takes.names:
             fields["topk_lengths"] = None
         fields["page"] = int(words["page"]) or problem.page

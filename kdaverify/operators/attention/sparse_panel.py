@@ -63,6 +63,7 @@ LISTS: Final[Fields] = {
     "quantised": QUANTISED,
     "quantised-sink": {**QUANTISED, "sink": "level", "lists": "empty"},
     "quantised-scales": {**QUANTISED, "scales": "any"},
+    "quantised-subnormal": {**QUANTISED, "scales": "any", "codes": "subnormal"},
     "quantised-holes": {**QUANTISED, "scales": "any", "lists": "leading", "scale": "model"},
     "quantised-peaked": {**QUANTISED, "logits": "peaked", "lists": "duplicates"},
     "quantised-model-width": {**MODEL, "cache": "fp8", "scales": "any", "lists": "empty", "s_q": 2},

@@ -12,7 +12,7 @@ from kdaverify.operators.attention.lists import Lists, listed, outside, with_end
 from kdaverify.operators.attention.problem import FINITE, SoftmaxProblem, Unused
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
-from oracles.attention.fp8 import TILE, as_bytes, quantised
+from oracles.attention.fp8 import LARGEST, SUBNORMAL, TILE, as_bytes, quantised
 from oracles.attention.sparse import SparseCall
 
 Cache = Literal["rows", "fp8"]
@@ -35,6 +35,7 @@ class SparseProblem(SoftmaxProblem):
         invalid: what names nothing: -1 alone, or every int32 number that is no slot.
         cache: rows in the format of q, or quantised to FP8.
         scales: of a quantised cache: powers of two, or any; neighbouring tiles far apart.
+        codes: of a quantised cache: subnormal ones alone, or all.
         unused: what slots in no list hold: NaN, or finite numbers.
     """
 
@@ -49,6 +50,7 @@ class SparseProblem(SoftmaxProblem):
     invalid: Invalid = "negative"
     cache: Cache = "rows"
     scales: Literal["powers", "any"] = "powers"
+    codes: Literal["subnormal"] | None = None
     unused: Unused = "anything"
 
     @model_validator(mode="after")
@@ -129,6 +131,7 @@ class SparseProblem(SoftmaxProblem):
         if self.scales == "any":
             tiles = torch.arange(self.d_v // TILE) % 2 * OUTLIER + 1
             k[..., : self.d_v] *= tiles.repeat_interleave(TILE) / OUTLIER
-        rows = quantised(k, self.d_v, powers=self.scales == "powers")
+        largest = LARGEST if self.codes is None else SUBNORMAL
+        rows = quantised(k, self.d_v, powers=self.scales == "powers", largest=largest)
         spare = quantised(torch.full_like(k, empty), self.d_v, powers=True)
         return torch.where(nobody[:, None, None], as_bytes(spare), as_bytes(rows))
