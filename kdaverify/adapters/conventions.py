@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.convention_checks import check_conventions, check_value
-from kdaverify.adapters.laid_like import laid_like
+from kdaverify.adapters.laid_like import Memories, laid_like
 from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.gate_activation import (
     FORMS,
@@ -161,18 +161,17 @@ class Conventions:
         A tensor that needs no conversion is handed over itself, any other as memory of its own.
 
         Args:
-            views: as of `hand`.
+            views: whether tensors are handed over as they lie, within `views_as_they_lie` alone.
         Raises:
             ConventionError: a beta above 1 as a logit.
         """
-        arguments: dict[str, Any] = {
-            name: self._handed(name, inputs, views=views) for name in TOKENS
-        }
+        memories: Memories | None = {} if views and _VIEWS.get() else None
+        arguments: dict[str, Any] = {name: self._handed(name, inputs, memories) for name in TOKENS}
         arguments["scale"] = inputs.factor
         arguments["initial_state"] = (
             None
             if inputs.initial_state is None
-            else self.hand("initial_state", inputs.initial_state, inputs, views=views)
+            else self.hand("initial_state", inputs.initial_state, inputs, memories)
         )
         arguments["cu_seqlens"] = self._offsets(inputs)
         arguments["segment_ids"] = segment_ids(inputs) if self.packing == "segment_ids" else None
@@ -194,26 +193,27 @@ class Conventions:
             found["dt_bias"] = found["dt_bias"].squeeze(-1)
         return {**found, "lower_bound": self.lower_bound}
 
-    def hand(self, name: str, tensor: Tensor, inputs: Inputs, *, views: bool = False) -> Tensor:
+    def hand(
+        self, name: str, tensor: Tensor, inputs: Inputs, memories: Memories | None = None
+    ) -> Tensor:
         """The tensor `name` as the kernel wants it: computed in float64, rounded once, then axes.
 
         Args:
-            views: whether a tensor of which only the axes differ may be handed over as it lies,
-                and converted values in memory of their own laid out likewise; it is within
-                `views_as_they_lie` alone.
+            memories: of converted values, which are laid out as the caller's; then a tensor of
+                which only the axes differ is handed over as it lies. None: all are dense.
         """
         codec, axes = self._values(name), self._axes(name, inputs)
         if codec.converts:
             found = self._converted(name, tensor, inputs)
-            tensor = laid_like(tensor, found) if views and _VIEWS.get() else found
-        if axes.to is _same or (views and _VIEWS.get()):
+            tensor = found if memories is None else laid_like(tensor, found, memories)
+        if axes.to is _same or memories is not None:
             return axes.to(tensor)
         return axes.to(tensor).contiguous()
 
-    def _handed(self, name: str, inputs: Inputs, *, views: bool) -> Tensor | None:
+    def _handed(self, name: str, inputs: Inputs, memories: Memories | None) -> Tensor | None:
         if name == "g" and self.gates == "none":
             return None
-        return self.hand(name, getattr(inputs, name), inputs, views=views)
+        return self.hand(name, getattr(inputs, name), inputs, memories)
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
         """The inverse of `hand`; also for outputs: "o" as v, "final_state" as initial_state."""

@@ -92,6 +92,7 @@ LATER: Final = (
     *heads.RULES,
     *callers.CANCELLING,
     *chained.ZEROS,
+    *views.OF_FIRST_ENTRIES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from itertools import permutations
+from typing import Any, TypeVar
 
 from kdaverify.adapters.conventions import AS_THEY_ARE, views_as_they_lie
 from kdaverify.checks.calls.bits import same_or_right
@@ -54,6 +55,36 @@ def _viewed(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     return same_or_right(
         case.run(), _run_viewed(case, layout, case.run), case.judged, f"from views: {layout.about}"
     )
+
+
+def _first_entry(case: CallRuleCase) -> list[Outcome]:
+    """Both begin at one address and have one shape: strides alone distinguish them."""
+    found = list[Outcome]()
+    for names, fields in case.adapter.operator.inputs_alike(case.problem):
+        try:
+            here = replace(case, problem=case.beside(**fields))
+        except Unreachable:
+            continue
+        for one, other in permutations(sorted(names & {*here.inputs.tensors()}), 2):
+            own, like = getattr(here.inputs, one), getattr(here.inputs, other)
+            if own.shape == like.shape and own.dtype == like.dtype and len(like) > 1:
+                found += _of_first_entry(here, one, other)
+    if not found:
+        raise Unreachable("no two inputs of it can be one tensor of several entries")
+    return found
+
+
+def _of_first_entry(case: CallRuleCase, one: str, other: str) -> list[Outcome]:
+    def viewed(inputs: TensorCall) -> Any:
+        own: Any = inputs.copied()
+        like = getattr(own, other)
+        return replace(own, **{one: like[:1].expand_as(like)})
+
+    dense = viewed(case.inputs).copied()
+    found = _unless_refused(lambda: case.run(dense, copied=viewed))
+    judge = partial(case.judged, inputs=dense)
+    said = f"where {one} is the first entry of {other}, expanded"
+    return same_or_right(case.run(dense), found, judge, said)
 
 
 def _wide(case: CallRuleCase) -> list[Outcome]:
@@ -322,3 +353,17 @@ EQUAL_STEPS = (
                partial(_exchanged, check=_viewed_step), size="equal-one"),
 )
 # fmt: on
+OF_FIRST_ENTRIES = (
+    CallRule(
+        "view-first-entry",
+        "an input that is the first entry of another, expanded, is read as such",
+        "two inputs taken for one by their address and shape, whatever the strides",
+        _first_entry,
+        packed=False,
+        sources=True,
+        spare=False,
+        inside=True,
+        costly=True,
+        once=True,
+    ),
+)

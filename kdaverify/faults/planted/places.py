@@ -88,6 +88,12 @@ def zeros_not_loaded(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, initial_state=state.detach()))
 
 
+def one_by_address_and_shape(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """q and k that begin at one address and have one shape are taken for one tensor."""
+    same = x.q.data_ptr() == x.k.data_ptr() and x.q.shape == x.k.shape
+    return right(replace(x, q=x.k) if same else x)
+
+
 def _is_shared(state: Tensor | None) -> bool:
     return state is not None and len(state) > 1 and state.stride(0) == 0
 
@@ -106,5 +112,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
         rows_of_a_state_together
     ),
     "states that are all zeros are not loaded": lambda: port(zeros_not_loaded),
+    "q is taken for k by its address and shape": lambda: port(one_by_address_and_shape),
 }
 """By what is wrong."""

@@ -61,6 +61,7 @@ PLACES_RULES: Final = tuple(
         *views.OF_STATES,
         *views.OF_STEPS,
         *chained.ZEROS,
+        *views.OF_FIRST_ENTRIES,
     )
 )
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)

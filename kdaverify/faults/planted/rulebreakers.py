@@ -229,6 +229,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "reversed-heads": lambda: port(heads.kept_by_sums_over_heads),
     "cotangent-cancelling": lambda: Derived(callers.left_out_by_a_sum),
     "zero-state-backward": lambda: port(places.zeros_not_loaded),
+    "view-first-entry": lambda: port(places.one_by_address_and_shape),
 }
 """By the rule that each breaks."""
 
