@@ -317,13 +317,14 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
     failures = [*rows.verdicts(failing.head(MOST_ROWS).to_list()).values()]
     paired = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
     kept = paired.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
-    found = common_factors(rows.verdicts(kept.to_list()).values())
+    compared = [*rows.verdicts(kept.to_list()).values()]
     ruled = own.filter(~pl.col("property").is_in(named(lambda found: found.paired)))
     others = ruled.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
     return (
         *several_bugs(failures),
         *random_failures(failures),
-        *in_words(found),
-        *failing_rules(rows.verdicts(others.to_list()).values()),
+        *in_words(common_factors(compared)),
+        # Beside plain calls that fail, as the terminal counts them.
+        *failing_rules([*compared, *rows.verdicts(others.to_list()).values()]),
         *(f"changing one thing at a time: {said}" for said in contrasts_of(failures)),
     )
