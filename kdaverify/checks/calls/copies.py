@@ -39,8 +39,10 @@ FEWER: Final = 152
 them and the others none. A gated norm added up what those had left of a larger call."""
 MORE: Final = 27 * FEWER
 """Of the larger call: every program has some."""
-IN_A_ROW_TOKENS: Final = 8300
-"""Of one sequence: more than a launch of 8,192, which ends inside a copy of 70."""
+IN_A_ROW_TOKENS: Final = 33_000
+"""Of one sequence: more than 16 bits with a sign count, and than a launch of 8,192 holds."""
+ALIGNED: Final = 64
+"""Tokens of a chunk, or a multiple of them."""
 RESET: Final = -200.0
 """A gate that leaves nothing in fp32, 1e-87 in fp64, and whose sums are rounded far less than those
 of -1e4."""
@@ -210,7 +212,24 @@ def _number(case: CallRuleCase, wanted: int, *fields: str) -> int:
 
 
 def _batch(case: CallRuleCase) -> Copies:
-    return Copies.of(case, _number(case, ENTRIES, "B", "HV"), BATCH)
+    one = _of_odd_size(case, "B")
+    return Copies.of(one, _number(one, ENTRIES, "B", "HV"), BATCH)
+
+
+def _of_odd_size(case: CallRuleCase, *fields: str) -> CallRuleCase:
+    """The case with an odd size along the axes of its copies, where the kernel takes one.
+
+    A program whose first channel is a multiple of 4,096, or whose first sequence is one of 1,024,
+    reads what it should where it reads from the start, if copies repeat every 8 or 4.
+    """
+    problem = case.problem
+    sizes = {name: getattr(problem, name) | 1 for name in fields if hasattr(problem, name)}
+    if "H" in sizes and hasattr(problem, "HV"):
+        sizes["HV"] = problem.HV // problem.H * sizes["H"]
+    try:
+        return replace(case, problem=case.beside(**sizes))
+    except Unreachable:
+        return case
 
 
 def _of_tokens(case: CallRuleCase, wanted: int) -> Copies:
@@ -220,29 +239,37 @@ def _of_tokens(case: CallRuleCase, wanted: int) -> Copies:
 
 
 def _long_batch(case: CallRuleCase) -> Copies:
-    return _of_tokens(case, ROWS)
+    return _of_tokens(_of_odd_size(case, "B"), ROWS)
 
 
 def _pack(case: CallRuleCase) -> Copies:
-    _is_pack(case)
-    return Copies.of(case, _number(case, PACKED, "T"), PACK)
+    one = _of_odd_pack(case)
+    return Copies.of(one, _number(one, PACKED, "T"), PACK)
 
 
 def _short_pack(case: CallRuleCase) -> Copies:
-    _is_pack(case)
-    return Copies.of(case, -(-SEQUENCES // len(case.problem.lengths)), PACK)
+    one = _of_odd_pack(case)
+    return Copies.of(one, -(-SEQUENCES // len(one.problem.lengths)), PACK)
 
 
-def _is_pack(case: CallRuleCase) -> None:
-    if case.problem.lengths is None:
+def _of_odd_pack(case: CallRuleCase) -> CallRuleCase:
+    """The case with an odd number of sequences, for what `_of_odd_size` says."""
+    lengths = case.problem.lengths
+    if lengths is None:
         raise Unreachable("it takes no packs")
+    if len(lengths) % 2:
+        return case
+    more = max(lengths)
+    fields = {"lengths": (*lengths, more), "T": case.problem.T + more}
+    return replace(case, problem=case.beside(**fields))
 
 
 def _wide(case: CallRuleCase) -> Copies:
     axis = next(_present(case.problem, frozenset(WIDE)), None)
     if axis is None:
         raise Unreachable("it has neither heads nor channels")
-    return Copies.of(case, _number(case, WIDE[axis], axis), frozenset({axis, "HV"}))
+    one = _of_odd_size(case, axis)
+    return Copies.of(one, _number(one, WIDE[axis], axis), frozenset({axis, "HV"}))
 
 
 Make = Callable[[CallRuleCase], Copies]
@@ -251,7 +278,7 @@ Make = Callable[[CallRuleCase], Copies]
 def _forward(make: Make) -> CallRuleCheck:
     def check(case: CallRuleCase) -> list[Outcome]:
         copies = make(case)
-        return copies.judged(case.run(copies.many))
+        return copies.judged(copies.case.run(copies.many))
 
     return check
 
@@ -260,7 +287,7 @@ def _stepped(make: Make) -> CallRuleCheck:
     def check(case: CallRuleCase) -> list[Outcome]:
         case.takes_one_token()
         copies = make(case)
-        return copies.judged(case.step(copies.many))
+        return copies.judged(copies.case.step(copies.many))
 
     return check
 
@@ -268,7 +295,8 @@ def _stepped(make: Make) -> CallRuleCheck:
 def _backward(make: Make) -> CallRuleCheck:
     def check(case: CallRuleCase) -> list[Outcome]:
         copies = make(case)
-        return case.judged_back(copies.last(case.back(copies.loss(), copies.many)))
+        found = copies.case.back(copies.loss(), copies.many)
+        return copies.case.judged_back(copies.last(found))
 
     return check
 
@@ -279,30 +307,37 @@ def _in_a_row(case: CallRuleCase) -> list[Outcome]:
         raise Unreachable("it takes no gates that forget")
     if case.adapter.domain.gate_range[0] > RESET:
         raise Unreachable(f"it takes no gate of {RESET:g}, which forgets")
-    one = replace(case, problem=case.beside(state="absent", B=1, gate="log-sigmoid"))
+    one = _of_odd_size(
+        replace(case, problem=case.beside(state="absent", B=1, gate="log-sigmoid")), "T"
+    )
     x = one.inputs
     g = x.g.clone()
     g[:, 0] = RESET
     # the exact values are of this call: what the first reset forgets is a state of 0
     one.__dict__["inputs"] = replace(x, g=g)
-    copies = Copies.of(one, _number(one, IN_A_ROW_TOKENS, "T"), frozenset({"T"}))
+    # The last copy begins where a chunk does: what is left behind its chunks is what is left behind
+    # those of one copy, and so are the roundings of the final state.
+    before = -(-_number(one, IN_A_ROW_TOKENS, "T") // ALIGNED) * ALIGNED
+    copies = Copies.of(one, before + 1, frozenset({"T"}))
     return copies.judged(one.run(copies.many))
 
 
 def _after_more(case: CallRuleCase) -> list[Outcome]:
-    fewer, more = _of_tokens(case, FEWER), _of_tokens(case, MORE)
-    case.run(more.many)
-    return fewer.judged(case.run(fewer.many))
+    fewer, more = (_of_tokens(_of_odd_size(case, "B"), tokens) for tokens in (FEWER, MORE))
+    fewer.case.run(more.many)
+    return fewer.judged(fewer.case.run(fewer.many))
 
 
 def _after_more_backward(case: CallRuleCase) -> list[Outcome]:
-    fewer, more = _of_tokens(case, FEWER), _of_tokens(case, MORE)
-    case.back(more.every_loss(), more.many)
-    return case.judged_back(fewer.last(case.back(fewer.loss(), fewer.many)))
+    fewer, more = (_of_tokens(_of_odd_size(case, "B"), tokens) for tokens in (FEWER, MORE))
+    one = fewer.case
+    one.back(more.every_loss(), more.many)
+    return one.judged_back(fewer.last(one.back(fewer.loss(), fewer.many)))
 
 
 def _twice(case: CallRuleCase) -> list[Outcome]:
-    copies = _long_batch(case)
+    # The process that asks this judges what the kernel's own has found, of the case it knows.
+    copies = _of_tokens(case, ROWS)
     call = recorded(case, unconverted(case), copies.many)
     before, after = map(copies.last, two_backwards(case, call, copies.loss()))
     return same_or_right(before, after, case.judged_back, SECOND)

@@ -10,6 +10,7 @@ from typing import Final
 from kdaverify.checks.calls import (
     alternating,
     autograd,
+    behind,
     callers,
     chained,
     copies,
@@ -93,6 +94,7 @@ LATER: Final = (
     *callers.CANCELLING,
     *chained.ZEROS,
     *views.OF_FIRST_ENTRIES,
+    *behind.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -24,6 +24,8 @@ ROWS: Final = 2**14
 LAUNCH: Final = 2**13
 ELEMENTS: Final = 2**16
 PROGRAMS: Final = 132
+KEPT: Final = 2048
+"""Tokens from one kept state to the next."""
 
 
 def states_of_one_block(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -54,6 +56,18 @@ def heads_of_a_byte(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Key heads are numbered in a byte."""
     heads = torch.arange(x.H) % 256
     return right(replace(x, q=x.q[:, :, heads], k=x.k[:, :, heads]))
+
+
+def groups_of_a_launch(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Sequences are launched by 1,024, and masked by the lengths of the first ones."""
+    if x.cu_seqlens is None or x.N <= THREADS:
+        return right(x)
+    lengths = x.cu_seqlens.diff().long()
+    sequence = torch.arange(x.N).repeat_interleave(lengths)
+    place = torch.arange(len(sequence)) - x.cu_seqlens[sequence]
+    beyond = place >= lengths[sequence % THREADS]
+    hidden = torch.nn.functional.pad(beyond, (0, x.T - len(sequence)))
+    return right(replace(x, beta=x.beta.masked_fill(hidden[:, None], 0.0)))
 
 
 def _of_one_table(found: Tensor, axis: int, size: int) -> Tensor:
@@ -128,6 +142,26 @@ def partial_sums_left_over(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -
     return replace(found, dbeta=found.dbeta + left.to(found.dbeta.dtype))
 
 
+def _with_states_by_slots(x: Inputs) -> Inputs:
+    """Kept states of n tokens are counted as n // 2048 + 1 and as n / 2048, rounded up: sequences
+    behind whole multiples have the state of a later one.
+    """
+    if x.cu_seqlens is None or x.initial_state is None:
+        return x
+    lengths = x.cu_seqlens.diff().long()
+    whole = ((lengths > 0) & (lengths % KEPT == 0)).long()
+    slots = torch.arange(x.N) + whole.cumsum(0) - whole
+    return replace(x, initial_state=x.initial_state[slots.clamp(max=x.N - 1)])
+
+
+def states_by_slots(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    return right(_with_states_by_slots(x))
+
+
+def derived_by_slots(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    return EAGER.gradients(_with_states_by_slots(x), given)
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "states past 1,024 sequences and heads are zeros": lambda: port(states_of_one_block),
     "offsets of a pack have 15 bits and a sign": lambda: port(offsets_of_sixteen_bits),
@@ -147,5 +181,10 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "programs without rows have what an earlier call left, in dbeta": lambda: Derived(
         partial_sums_left_over
     ),
+    "sequences past 1,024 are masked by the lengths of the first ones": lambda: port(
+        groups_of_a_launch
+    ),
+    "sequences behind 2,048 tokens have the state of the next one": lambda: port(states_by_slots),
+    "the same in the backward alone": lambda: Derived(derived_by_slots),
 }
 """By what is wrong."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kdaverify.checks.calls import (
     autograd,
+    behind,
     callers,
     chained,
     copies,
@@ -49,6 +50,7 @@ COPIES_RULES: Final = tuple(
         *copies.TWICE,
         *copies.IN_A_ROW,
         *copies.AFTER_MORE,
+        *behind.RULES,
         *unlike.RULES,
         *heads.RULES,
     )

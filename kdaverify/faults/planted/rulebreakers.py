@@ -224,6 +224,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-exchanged-step": lambda: decoding(state_by_strides),
     "copies-after-more": lambda: port(copies.sums_left_over),
     "copies-after-more-backward": lambda: Derived(copies.partial_sums_left_over),
+    "behind-long": lambda: port(copies.states_by_slots),
+    "behind-long-backward": lambda: Derived(copies.derived_by_slots),
     "one-unlike": lambda: port(unlike.inverted_by_the_mean),
     "grouped-heads": lambda: port(heads.key_heads_of_a_quotient),
     "reversed-heads": lambda: port(heads.kept_by_sums_over_heads),

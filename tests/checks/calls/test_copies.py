@@ -11,17 +11,19 @@ import pytest
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls import questions, unlike
+from kdaverify.checks.calls import behind, questions, unlike
 from kdaverify.checks.calls.copies import AFTER_MORE, IN_A_ROW, RULES, TWICE
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 
-NAMES: Final = [rule.name for rule in (*RULES, *TWICE, *IN_A_ROW, *AFTER_MORE, *unlike.RULES)]
+NAMES: Final = [
+    rule.name for rule in (*RULES, *TWICE, *IN_A_ROW, *AFTER_MORE, *behind.RULES, *unlike.RULES)
+]
 BROKEN: Final = {
     "COPY1": {*NAMES}
     - {"copies-backward", "copies-backward-twice", "copies-in-a-row", "one-unlike"}
-    - {rule.name for rule in AFTER_MORE},
+    - {rule.name for rule in (*AFTER_MORE, *behind.RULES)},
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
     "COPY4": {"copies-heads", "copies-heads-step", "copies-heads-backward"},
@@ -32,6 +34,9 @@ BROKEN: Final = {
     "COPY9": {"copies-in-a-row"},
     "COPY11": {"copies-after-more", "copies-step"},
     "COPY12": {"copies-after-more-backward"},
+    "COPY13": {"copies-packed"},
+    "COPY14": {"behind-long", "behind-long-backward"},
+    "COPY15": {"behind-long-backward"},
     "UNLIKE1": {"one-unlike"},
     "UNLIKE2": {"one-unlike"},
     "UNLIKE3": {"one-unlike"},
