@@ -28,12 +28,19 @@ ENTRIES: Final = 16
 """Batch entries of a tile."""
 TILE: Final = 1024
 """Tokens of a tile."""
+CHANNELS: Final = 4096
+"""Of a block."""
 
 
 def last_four(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """A window holds four tokens, however many taps there are."""
     more = max(0, w.shape[1] - UNROLLED)
     return summed(stream[more:], w[:, more:], b)
+
+
+def first_biases(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """Every block of channels has the first elements of the bias."""
+    return summed(stream, w, None if b is None else b[torch.arange(len(b)) % CHANNELS])
 
 
 def of_the_last_tile(before: Tensor, x: Tensor, W: int, y: Tensor) -> Tensor:
@@ -112,4 +119,7 @@ FAULTS: Final = (
           "class: tiles of long sequences", "B",
           "fewer than W - 1 tokens in a tile past the first", ("final_state",),
           lambda _: RIGHT.replaced(final=of_the_last_tile)),
+    _conv("CONV-bias", "blocks of 4,096 channels have the first elements of the bias",
+          "class: products of sizes", "B", "more than 4,096 channels and a bias", ("y",),
+          lambda _: RIGHT.replaced(take=first_biases)),
 )  # fmt: skip

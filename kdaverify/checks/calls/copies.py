@@ -336,7 +336,7 @@ def _after_more_backward(case: CallRuleCase) -> list[Outcome]:
 
 
 def _twice(case: CallRuleCase) -> list[Outcome]:
-    # The process that asks this judges what the kernel's own has found, of the case it knows.
+    # What is found in the process of an isolated kernel is judged elsewhere, for the case itself.
     copies = _of_tokens(case, ROWS)
     call = recorded(case, unconverted(case), copies.many)
     before, after = map(copies.last, two_backwards(case, call, copies.loss()))
