@@ -27,6 +27,7 @@ FOUND_BY = {
     "PORT-buffer": "kept",
     "KEEP-schedule": "alternating-keys",
     "KEEP-lengths": "edited-keys",
+    "KEEP-hash": "alternating-keys",
     "KEEP-keys": "alternating-keys",
     "KEEP-rows": "alternating-keys",
     "KEEP-mask": "alternating-keys",

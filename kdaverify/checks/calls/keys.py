@@ -62,8 +62,9 @@ _EXPOSES: Final = (
 )
 RULES: Final = (
     CallRule("alternating-keys",
-             "calls of one shape whose rows see other keys, in turns: permuted lengths, other"
-             " lists, another mask", _EXPOSES, _in_turns, size="keys", keys=True, costly=True),
+             "calls of one shape whose rows see other keys, in turns: permuted lengths,"
+             " others of one hash, other lists, another mask", _EXPOSES, _in_turns, size="keys",
+             keys=True, costly=True),
     CallRule("alternating-keys-backward", "the same of all gradients", _EXPOSES,
              partial(_in_turns, backward=True), size="keys", keys=True, spare=False, backward=True,
              costly=True),

@@ -50,6 +50,21 @@ def _schedule_by_tensor() -> AttentionPatch:
     return AttentionPatch(decode=decode)
 
 
+def _schedule_by_hash() -> AttentionPatch:
+    """Where parts of requests end is kept by a polynomial hash of the lengths."""
+    kept = dict[tuple[int, int], Tensor]()
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        lengths = given["cache_seqlens"]
+        key = 0
+        for length in lengths.tolist():
+            key = (31 * key + length) % 2**32
+        ends = kept.setdefault((len(lengths), key), lengths.clone())
+        return right(**{**given, "cache_seqlens": torch.minimum(lengths, ends)})
+
+    return AttentionPatch(decode=decode)
+
+
 def _keys_by_queries() -> AttentionPatch:
     """Offsets of keys are those of the first call with such offsets of queries."""
     kept = dict[tuple[Any, ...], Tensor]()
@@ -164,6 +179,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-lengths", title="the tiles of each request are kept for a tensor of lengths",
            trigger="lengths that are edited in place", operator="mla_decode",
            patch=lambda _: _schedule_by_tensor()),
+    _fault(id="KEEP-hash", title="the parts of requests are kept by a hash of the lengths",
+           trigger="calls whose lengths have one polynomial hash", operator="mla_decode",
+           patch=lambda _: _schedule_by_hash()),
     _fault(id="KEEP-keys", title="offsets of keys are kept by those of queries",
            trigger="two packs of equal lengths of queries, and other lengths of keys",
            patch=lambda _: _keys_by_queries()),

@@ -19,7 +19,7 @@ from kdaverify.operators.attention.far_keys import before_pages, check_first
 from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
-from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike, permuted
+from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike, other_lengths
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
@@ -133,7 +133,7 @@ class MlaDecodeOperator(SoftmaxOperator):
         return before_pages(call, count)
 
     def other_keys(self, problem: MlaDecodeProblem) -> Mapping[str, dict[str, Any]]:
-        others = permuted(problem.k_lengths)
+        others = other_lengths(problem.k_lengths)
         mask = {"the mask": {"causal": not problem.causal}}
         return {name: {"k_lengths": lengths} for name, lengths in others.items()} | mask
 

@@ -18,7 +18,7 @@ from kdaverify.operators.attention.laws import DENSE_LAWS
 from kdaverify.operators.attention.laws.dense import SPARE
 from kdaverify.operators.attention.panel import dense_problems, random_dense
 from kdaverify.operators.attention.problem import AttentionProblem
-from kdaverify.operators.attention.softmax import SoftmaxOperator, permuted
+from kdaverify.operators.attention.softmax import SoftmaxOperator, other_lengths
 from kdaverify.operators.attention.special_sizes import DENSE
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.sizes import shrunk
@@ -182,7 +182,7 @@ class AttentionOperator(SoftmaxOperator):
         lengths = {
             f"{what} of {of}": {f"{of}_lengths": other}
             for of, own in (("k", problem.k_lengths), ("q", problem.q_lengths))
-            for what, other in permuted(own).items()
+            for what, other in other_lengths(own).items()
         }
         return {**lengths, **mask}
 

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -332,6 +333,20 @@ def permuted(lengths: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         "the lengths between": (first, *reversed(rest[:-1]), *rest[-1:]),
     }
     return {name: other for name, other in found.items() if other != lengths}
+
+
+HASHED: Final = 31
+"""The factor of the usual polynomial hash: plans were kept by that of the lengths."""
+
+
+def other_lengths(lengths: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Permuted ones, and others of the same polynomial hash, by what is other, in words."""
+    found = permuted(lengths)
+    for n, (one, after) in enumerate(pairwise(lengths)):
+        if after >= HASHED:
+            equal = (*lengths[:n], one + 1, after - HASHED, *lengths[n + 2 :])
+            return found | {"lengths of one hash": equal}
+    return found
 
 
 def alike(found: Tensor, exact: Tensor) -> bool:
