@@ -7,15 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.base import is_interpreted
 from kdaverify.adapters.isolation.arena import bytes_of, reach
 from kdaverify.adapters.placement import shares_memory
 from kdaverify.checks.calls.bits import differing, same_or_right
-from kdaverify.checks.calls.case import CallRuleCase, Tensors
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import watched
 from kdaverify.checks.gradients import run_backward
@@ -110,6 +111,23 @@ def _later_gradients(case: CallRuleCase) -> Tensors:
     )
 
 
+MANY: Final = 65
+"""Later calls: one more than the 64 buffers of a ring. One of 32 for each shape was accepted."""
+
+
+def _kept_long(case: CallRuleCase) -> list[Outcome]:
+    if is_interpreted(case.adapter):
+        raise Unreachable(f"an interpreter would take minutes over {MANY} calls")
+    return _kept(case, _outputs, _many_later_outputs)
+
+
+def _many_later_outputs(case: CallRuleCase) -> Tensors:
+    inputs = case.problem.replace(seed=case.problem.seed + 1).inputs()
+    for _ in range(MANY - 1):
+        _returned(case, inputs)
+    return _returned(case, inputs)
+
+
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 
 
@@ -173,4 +191,8 @@ RULES = (
     CallRule("edited-values", "all tensors overwritten in place are a new call",
              "results, or converted inputs, kept for tensors that have changed since",
              partial(_edited, other=other_values), channel="objects", costly=True),
+)  # fmt: skip
+OF_MANY: Final = (
+    CallRule("kept-long", f"{MANY} later calls change nothing that an earlier one returned",
+             "outputs in a ring of buffers", _kept_long, channel="results", once=True, costly=True),
 )  # fmt: skip

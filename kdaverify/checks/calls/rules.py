@@ -95,6 +95,7 @@ LATER: Final = (
     *chained.ZEROS,
     *views.OF_FIRST_ENTRIES,
     *behind.RULES,
+    *lifetimes.OF_MANY,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

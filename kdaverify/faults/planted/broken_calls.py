@@ -84,6 +84,12 @@ def one_buffer(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     return kept.setdefault((o.shape, o.dtype), torch.empty_like(o)).copy_(o), final
 
 
+def ring_of_buffers(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    key = (o.shape, o.dtype, counted(kept) % 32)
+    return kept.setdefault(key, torch.empty_like(o)).copy_(o), final
+
+
 def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:
     """Takes one argument from the first call with the same key."""
 

@@ -51,6 +51,7 @@ from kdaverify.faults.planted.broken_calls import (
     port,
     remembers,
     right,
+    ring_of_buffers,
     rounded_without_gradients,
     saved_by_the_latest,
     slots_of_the_first_batch,
@@ -232,6 +233,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "cotangent-cancelling": lambda: Derived(callers.left_out_by_a_sum),
     "zero-state-backward": lambda: port(places.zeros_not_loaded),
     "view-first-entry": lambda: port(places.one_by_address_and_shape),
+    "kept-long": lambda: port(ring_of_buffers),
 }
 """By the rule that each breaks."""
 
