@@ -100,9 +100,12 @@ def test_other_keys_are_of_tensors_of_the_same_shapes(op: str) -> None:
     shapes = {name: x.shape for name, x in problem.inputs().tensors().items()}
     others = operator.other_keys(problem)
     assert others
-    for fields in others.values():
+    for what, fields in others.items():
         other = problem.replace(**fields).inputs().tensors()
-        assert {name: x.shape for name, x in other.items()} == shapes
+        # a pool has the pages that its requests hold, and those of one hash hold fewer
+        pools = {"cache"} if what == "lengths of one hash" else set[str]()
+        found = {name: x.shape for name, x in other.items() if name not in pools}
+        assert found == {name: shape for name, shape in shapes.items() if name not in pools}
 
 
 def test_boundaries_of_a_call_before_both_are_found() -> None:

@@ -92,7 +92,7 @@ def test_a_session_after_a_crash_does_not_continue_the_torn_row(tmp_path: Path) 
 def test_a_bad_row_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(ROWS[0].model_dump_json() + "\nnonsense\n" + ROWS[1].model_dump_json() + "\n")
-    with pytest.raises(RecordError, match="row 2 is no verdict"):
+    with pytest.raises(RecordError, match="row 2 is no JSON"):
         read(path)
 
 

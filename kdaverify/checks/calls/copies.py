@@ -46,6 +46,7 @@ ALIGNED: Final = 64
 RESET: Final = -200.0
 """A gate that leaves nothing in fp32, 1e-87 in fp64, and whose sums are rounded far less than those
 of -1e4."""
+OWN_COPIES: Final = "it has copies of its own"
 WIDE: Final = {"H": 260, "D": 8800}
 """Key heads are more than a byte counts, channels of a convolution more than 8 for each thread."""
 
@@ -77,7 +78,7 @@ class Copies:
             raise Unreachable(f"an interpreter would take minutes over {number:,} copies")
         small = case.inputs
         if case.adapter.operator.has_keys:
-            raise Unreachable("it has copies of its own")
+            raise Unreachable(OWN_COPIES)
         large = case.beside(**_fields(case.problem, number, axes)).inputs()
         found = cls(case, number, axes, large)
         repeated = {
@@ -222,6 +223,8 @@ def _of_odd_size(case: CallRuleCase, *fields: str) -> CallRuleCase:
     A program whose first channel is a multiple of 4,096, or whose first sequence is one of 1,024,
     reads what it should where it reads from the start, if copies repeat every 8 or 4.
     """
+    if case.adapter.operator.has_keys:
+        raise Unreachable(OWN_COPIES)
     problem = case.problem
     sizes = {name: getattr(problem, name) | 1 for name in fields if hasattr(problem, name)}
     if "H" in sizes and hasattr(problem, "HV"):

@@ -27,7 +27,7 @@ BROKEN: Final = {
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
     "COPY4": {"copies-heads", "copies-heads-step", "copies-heads-backward"},
-    "COPY5": {"copies-backward"},
+    "COPY5": {"copies-backward", "behind-long-backward"},
     "COPY6": {"copies-packed-backward"},
     "COPY7": {"copies-heads-backward"},
     "COPY8": {"copies-backward-twice"},
