@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import is_interpreted, values_of
+from kdaverify.adapters.base import is_interpreted
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
@@ -93,8 +93,9 @@ class PackBehind:
 
     def loss(self) -> Any:
         """The pack's incoming gradients, 0 for the sequence in front."""
-        given = {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
-        return self.case.loss_of({name: self._behind_zeros(name, dy) for name, dy in given.items()})
+        return self.case.loss_of(
+            {name: self._behind_zeros(name, dy) for name, dy in self.case.given.items()}
+        )
 
     def _behind_zeros(self, name: str, dy: Tensor) -> Tensor:
         start = self._start(name)

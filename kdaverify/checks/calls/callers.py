@@ -14,7 +14,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import values_of
 from kdaverify.checks.calls.autograd import (
     by_gradient,
     gradients_of_call,
@@ -81,11 +80,10 @@ def _other_loss(case: CallRuleCase) -> Any:
 
 
 def _scaled(case: CallRuleCase) -> list[Outcome]:
-    plain, found = case.back(), list[Outcome]()
-    values = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
+    plain, given, found = case.back(), case.given, list[Outcome]()
     for exponent in FAR[case.problem.dtype]:
         factor = 2.0**exponent
-        loss = case.loss_of({name: dy * factor for name, dy in values.items()})
+        loss = case.loss_of({name: dy * factor for name, dy in given.items()})
         wanted = {name: dx * factor for name, dx in plain.items()}
         judge = partial(case.judged_back, given=loss)
         said = f"under a loss times 2^{exponent}, but for that factor,"
@@ -95,7 +93,7 @@ def _scaled(case: CallRuleCase) -> list[Outcome]:
 
 def _cancelling(case: CallRuleCase) -> list[Outcome]:
     """One output a time, the cotangents of all others 0."""
-    given = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
+    given = case.given
     zeros, found = {name: torch.zeros_like(dy) for name, dy in given.items()}, list[Outcome]()
     for name, dy in given.items():
         loss = case.loss_of({**zeros, name: _in_pairs(dy)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -72,13 +72,23 @@ class CallRuleCase:
             return torch.device(self.adapter.device)
         return self.inputs.device
 
+    @property
+    def given(self) -> Tensors:
+        """The cotangents that are not absent, by name."""
+        return {name: dy for name, dy in values_of(self.cotangents).items() if dy is not None}
+
     def loss_on(self, device: torch.device) -> Tensors:
-        """The cotangents that are not absent, by name, on a device."""
-        return {
-            name: tensor.to(device)
-            for name, tensor in values_of(self.cotangents).items()
-            if tensor is not None
-        }
+        """Those of `given` on a device."""
+        return {name: dy.to(device) for name, dy in self.given.items()}
+
+    def alike(self) -> Iterator[tuple[frozenset[str], CallRuleCase]]:
+        """Inputs that can be one tensor, and the case in which they are of one shape."""
+        for names, fields in self.adapter.operator.inputs_alike(self.problem):
+            try:
+                here = replace(self, problem=self.beside(**fields))
+            except Unreachable:
+                continue
+            yield names, here
 
     def loss_of(self, given: Tensors) -> Any:
         """The loss with these cotangents, all others absent."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import is_interpreted, values_of
+from kdaverify.adapters.base import is_interpreted
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.autograd import SECOND, recorded, two_backwards, unconverted
 from kdaverify.checks.calls.bits import same_or_right
@@ -166,17 +166,14 @@ class Copies:
     def loss(self) -> Any:
         """The cotangents of the last copy, 0 of all others: gradients of parameters are its own."""
         return self.case.loss_of(
-            {name: self._behind_zeros(name, dy) for name, dy in self._given().items()}
+            {name: self._behind_zeros(name, dy) for name, dy in self.case.given.items()}
         )
 
     def every_loss(self) -> Any:
         """The cotangents of every copy."""
         return self.case.loss_of(
-            {name: self.repeated(name, dy) for name, dy in self._given().items()}
+            {name: self.repeated(name, dy) for name, dy in self.case.given.items()}
         )
-
-    def _given(self) -> Tensors:
-        return {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
 
     def _behind_zeros(self, name: str, dy: Tensor) -> Tensor:
         axis = self._axis(name)

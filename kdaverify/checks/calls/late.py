@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import is_interpreted, values_of
+from kdaverify.adapters.base import is_interpreted
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
@@ -69,12 +69,11 @@ class LateCall:
 
     def loss(self) -> Any:
         """The cotangents of the short call, 0 before it."""
-        given = {name: dy for name, dy in values_of(self.case.cotangents).items() if dy is not None}
         outputs = self.long.signature.cotangents
         return self.case.loss_of(
             {
                 name: dy if self.long.signature.is_state(outputs[name]) else _behind_zeros(dy)
-                for name, dy in given.items()
+                for name, dy in self.case.given.items()
             }
         )
 

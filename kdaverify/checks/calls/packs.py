@@ -10,7 +10,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import values_of
 from kdaverify.adapters.conventions import OUTSIDE
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
@@ -35,7 +34,7 @@ def _unused(case: CallRuleCase) -> list[Outcome]:
 def _unused_back(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
     signature = case.inputs.signature
-    loss = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
+    loss = case.given
     outputs = {name: signature.cotangents[name] for name in loss}
     poisoned = {name: _past(case, outputs[name], dy) for name, dy in loss.items()}
     plain, found = case.back(), case.back(case.loss_of(poisoned), _poisoned(case))

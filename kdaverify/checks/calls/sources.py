@@ -46,11 +46,7 @@ class Source:
 def _shared(case: CallRuleCase) -> list[Outcome]:
     """Pairs of inputs of equal shapes, one tensor."""
     found = list[Outcome]()
-    for names, fields in case.adapter.operator.inputs_alike(case.problem):
-        try:
-            here = replace(case, problem=case.beside(**fields))
-        except Unreachable:
-            continue
+    for names, here in case.alike():
         x, kept = here.inputs, [name for name in unconverted(here) if name in names]
         for a, b in combinations(sorted(kept), 2):
             if _form(x, a) != _form(x, b):

@@ -60,11 +60,7 @@ def _viewed(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
 def _first_entry(case: CallRuleCase) -> list[Outcome]:
     """Both begin at one address and have one shape: strides alone distinguish them."""
     found = list[Outcome]()
-    for names, fields in case.adapter.operator.inputs_alike(case.problem):
-        try:
-            here = replace(case, problem=case.beside(**fields))
-        except Unreachable:
-            continue
+    for names, here in case.alike():
         for one, other in permutations(sorted(names & {*here.inputs.tensors()}), 2):
             own, like = getattr(here.inputs, one), getattr(here.inputs, other)
             if own.shape == like.shape and own.dtype == like.dtype and len(like) > 1:
