@@ -9,14 +9,12 @@ from typing import Any, Final
 import pytest
 import torch
 
-from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls import questions
 from kdaverify.checks.calls.callers import REFUSAL
-from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import CALLERS_RULES
+from tests.checks.ruled import statuses
 
 BROKEN: Final = {
     "CALLER1": "edited-outputs-backward",
@@ -38,18 +36,9 @@ RIGHT: Final = {
 """Kernels, and the rules that say something about them."""
 
 
-def statuses(adapter: Adapter) -> dict[str, set[Status]]:
-    found = dict[str, set[Status]]()
-    for one in questions(adapter, "smoke"):
-        if one.rule.name in CALLERS_RULES:
-            said = {x.status for x in check("calls", adapter, one.problem, one.detail)}
-            found.setdefault(one.rule.name, set()).update(said)
-    return found
-
-
 @pytest.mark.parametrize("fault", BROKEN)
 def test_it_is_found_by_the_rule_about_it_alone(fault: str) -> None:
-    found = statuses(PLANTED[fault].adapter())
+    found = statuses(PLANTED[fault].adapter(), CALLERS_RULES)
     rejecting = {rule for rule, said in found.items() if any(one.rejects for one in said)}
     assert rejecting == {BROKEN[fault]}
 
@@ -60,7 +49,7 @@ def test_every_rule_has_a_fault() -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_kernels_of_every_operator_pass(name: str) -> None:
-    found = statuses(find(name))
+    found = statuses(find(name), CALLERS_RULES)
     assert {rule for rule, said in found.items() if Status.PASS in said} == RIGHT[name]
     assert {one for said in found.values() for one in said} <= {Status.PASS, Status.SKIP}
 

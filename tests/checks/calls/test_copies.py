@@ -8,14 +8,13 @@ from typing import Final
 
 import pytest
 
-from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls import behind, questions, unlike
+from kdaverify.checks.calls import behind, unlike
 from kdaverify.checks.calls.copies import AFTER_MORE, IN_A_ROW, RULES, TWICE
-from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
+from tests.checks.ruled import statuses
 
 NAMES: Final = [
     rule.name for rule in (*RULES, *TWICE, *IN_A_ROW, *AFTER_MORE, *behind.RULES, *unlike.RULES)
@@ -43,31 +42,22 @@ BROKEN: Final = {
 }
 
 
-def statuses(adapter: Adapter) -> dict[str, set[Status]]:
-    found: dict[str, set[Status]] = {}
-    for one in questions(adapter, "smoke"):
-        if one.rule.name in NAMES:
-            said = check("calls", adapter, one.problem, one.detail)
-            found.setdefault(one.rule.name, set()).update(outcome.status for outcome in said)
-    return found
-
-
 @pytest.mark.rotates
 @pytest.mark.parametrize("fault", BROKEN)
 def test_it_is_found_by_the_rules_about_it_alone(fault: str) -> None:
-    found = statuses(PLANTED[fault].adapter())
+    found = statuses(PLANTED[fault].adapter(), NAMES)
     assert {rule for rule, said in found.items() if any(one.rejects for one in said)} == BROKEN[
         fault
     ]
 
 
 def test_a_right_kernel_passes_and_is_skipped_nowhere() -> None:
-    assert statuses(EAGER) == {rule: {Status.PASS} for rule in NAMES}
+    assert statuses(EAGER, NAMES) == {rule: {Status.PASS} for rule in NAMES}
 
 
 @pytest.mark.parametrize("name", ["torch-short-conv", "torch-gated-norm"])
 def test_right_kernels_of_other_operators_pass(name: str) -> None:
-    found = statuses(find(name))
+    found = statuses(find(name), NAMES)
     assert {"copies", "copies-backward"} <= {*found}
     assert not any(one.rejects for said in found.values() for one in said)
     assert found["copies"] == {Status.PASS}

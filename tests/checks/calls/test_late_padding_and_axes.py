@@ -11,9 +11,9 @@ import pytest
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER, Eager
 from kdaverify.checks.calls import questions
-from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
+from tests.checks.ruled import statuses
 
 BROKEN: Final = {
     "FUSE1": {"padding-backward"},
@@ -50,19 +50,10 @@ HEAD_GATES: Final = Eager("head-gates", {"bf16": "gdn64", "fp32": "chunk64-fp32"
 NO_GATES: Final = Eager("no-gates", {"bf16": "chunk64-bf16", "fp32": "chunk64-fp32"}, "none")
 
 
-def statuses(adapter: Adapter) -> dict[str, set[Status]]:
-    found: dict[str, set[Status]] = {}
-    for one in questions(adapter, "smoke"):
-        if one.rule.name in RULES:
-            said = check("calls", adapter, one.problem, one.detail)
-            found.setdefault(one.rule.name, set()).update(outcome.status for outcome in said)
-    return found
-
-
 @pytest.mark.rotates
 @pytest.mark.parametrize("fault", BROKEN)
 def test_it_is_found_by_the_rules_about_it_alone(fault: str) -> None:
-    found = statuses(PLANTED[fault].adapter())
+    found = statuses(PLANTED[fault].adapter(), RULES)
     assert {rule for rule, said in found.items() if any(one.rejects for one in said)} == BROKEN[
         fault
     ]
@@ -74,7 +65,7 @@ def test_it_is_found_by_the_rules_about_it_alone(fault: str) -> None:
     ids=("fused", "eager", "head-gates", "no-gates"),
 )
 def test_a_right_kernel_passes_and_is_skipped_nowhere(adapter: Adapter) -> None:
-    assert statuses(adapter) == {rule: {Status.PASS} for rule in RULES}
+    assert statuses(adapter, RULES) == {rule: {Status.PASS} for rule in RULES}
 
 
 def test_a_state_is_held_in_every_format() -> None:
