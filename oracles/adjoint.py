@@ -19,7 +19,8 @@ from oracles.gradients import (
 )
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
-from oracles.scan import Tensors, Tokens, there_and_back
+from oracles.scan import there_and_back
+from oracles.tokens import Tensors, Tokens
 
 Step = Callable[[Tensors, Tokens, Token], tuple[Tensors, Tensors]]
 

@@ -40,7 +40,8 @@ from oracles.running_error import (
     sizes_of,
     token_sizes,
 )
-from oracles.scan import Tensors, Tokens, there_and_back
+from oracles.scan import there_and_back
+from oracles.tokens import Tensors, Tokens
 
 
 @dataclass(frozen=True)

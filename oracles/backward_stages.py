@@ -21,9 +21,10 @@ from oracles.chunk import Chunk
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.gradients import over_key_heads
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
 from oracles.stages import SIGNATURES, Named, Signature, Walk, check_given, defined, empty
 from oracles.tensors import FLOATING
+from oracles.tokens import Tensors, Tokens
 
 BACKWARD_SIGNATURES: Final[Mapping[str, Signature]] = {
     "dv_local": Signature(("Aqk", "do"), ("dv_local",)),
@@ -166,10 +167,10 @@ class _BackwardRun:
         """A chunk's gradients, with what earlier stages wrote where the covered ones read it."""
         read = dict(zip(self._rows_read, tokens.others, strict=True))
         b = ChunkGradients(
-            Chunk(tokens, dS, self.inputs.factor, self.arithmetic),
+            Chunk(tokens, self.inputs.factor, self.arithmetic),
             read.get("do", torch.zeros_like(tokens.v)),
-            dS,
         )
+        b.dS = dS
         forward = {name: tensor for name, tensor in read.items() if name in FORWARD}
         self._walk.restore(b.c, forward, index)
         dh = {} if self._dh is None else {"dh": self._dh[index]}

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic, Shape, of_first, pass_over
+from oracles.chunk_walk import Staged, walk
 from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.tokens import OfSequences, Tensors, Tokens
 
 
 @dataclass
-class Chunk:
+class Chunk(OfSequences):
     """What one chunk of every live sequence has; stages read earlier ones and add their own.
 
     Shapes are [n, HV, ...] with n live sequences and C tokens; names are those of math.md 3.
@@ -28,9 +29,9 @@ class Chunk:
     """
 
     tokens: Tokens
-    S: Tensor  # [K, V] the carried state
     scale: float
     arithmetic: Arithmetic
+    S: Tensor = field(init=False)  # [K, V] the carried state; known to the stages that advance it
     G: Tensor = field(init=False)  # [C, K] cumulative sum of the finite gates
     rest: Tensor | None = field(init=False, default=None)  # [C, K]
     resets: Tensor | None = field(init=False, default=None)  # [C, K]
@@ -297,7 +298,12 @@ def output(c: Chunk) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """The pipeline as a table: variants and faults replace entries (dataclasses.replace)."""
+    """The pipeline as a table: variants and faults replace entries (dataclasses.replace).
+
+    Args:
+        together: whether each but `state` may have several chunks of a sequence at once, as so many
+            sequences; faults may read the state anywhere, or what an earlier chunk left.
+    """
 
     cumsum: Stage = cumsum
     scores: Stage = scores
@@ -305,10 +311,40 @@ class Stages:
     wy: Stage = wy
     state: Stage = state
     output: Stage = output
+    together: bool = True
 
     def run(self, c: Chunk) -> None:
-        for stage in (self.cumsum, self.scores, self.solve, self.wy, self.state, self.output):
+        for stage in self.in_order:
             stage(c)
+
+    def walk(
+        self,
+        inputs: Inputs,
+        chunk_size: int,
+        arithmetic: Arithmetic,
+        outputs: Callable[[Chunk], Tensors],
+        *,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensors]:
+        """The state after all chunks of a call, and what `outputs` takes of each."""
+        staged = Staged(
+            lambda tokens: Chunk(tokens, inputs.factor, arithmetic),
+            self.in_order,
+            self.along,
+            "S",
+            outputs,
+        )
+        start = inputs.state.to(dtype)
+        return walk(inputs, chunk_size, start, staged, dtype=dtype, together=self.together)
+
+    @property
+    def in_order(self) -> tuple[Stage, ...]:
+        return self.cumsum, self.scores, self.solve, self.wy, self.state, self.output
+
+    @property
+    def along(self) -> slice:
+        """Those that go from chunk to chunk."""
+        return slice(4, 5) if self.together else slice(0, 6)
 
 
 STAGES = Stages()
@@ -327,7 +363,7 @@ def chunk(
     """Chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
 
     Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, beta_k_wy, kb, w, vb, u, qg,
-    kg, h, v_new, S, o.
+    kg of many chunks, then h, v_new, S of one after the other, then o of all.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.
@@ -338,13 +374,7 @@ def chunk(
     Returns:
         o [B, T, HV, V] and S_T [N, HV, K, V], both in `dtype`.
     """
-
-    def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
-        c = Chunk(tokens, carry[0], inputs.factor, arithmetic)
-        stages.run(c)
-        return (c.S,), (c.o,)
-
     if not any(inputs.lengths):
         return torch.zeros_like(inputs.v, dtype=dtype), inputs.state.to(dtype)
-    (final,), (o,) = scan(inputs, chunk_size, (inputs.state.to(dtype),), body, dtype=dtype)
+    final, (o,) = stages.walk(inputs, chunk_size, arithmetic, lambda c: (c.o,), dtype=dtype)
     return o, final

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic, Shape, pass_over
 from oracles.chunk import STAGES, Chunk, Stages
+from oracles.chunk_walk import Staged, walk
 from oracles.gradients import Cotangents, Gradients, over_channels, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.tokens import OfSequences, Tensors
 
 EVERY, LAST = slice(None), slice(-1, None)
 
 
 @dataclass
-class ChunkGradients:
+class ChunkGradients(OfSequences):
     """The gradients of one chunk of live sequences; stages read earlier ones.
 
     Shapes are [n, HV, ...] with n live sequences and C tokens; dX is the gradient of the X of
@@ -32,7 +33,8 @@ class ChunkGradients:
 
     c: Chunk
     do: Tensor  # [C, V]
-    dS: Tensor  # [K, V] of the state after the chunk; state_bwd makes it that of the state before
+    # [K, V] of the state after the chunk; state_bwd makes it that of the state before
+    dS: Tensor = field(init=False)
     # [K, V] of the state after the chunk, as the dot products read it
     dh: Tensor = field(init=False)
     dAqk: Tensor = field(init=False)  # [C, C] of Aqk / scale, so with the scale in it
@@ -296,8 +298,9 @@ class BackwardStages:
     intra_bwd: BackwardStage = intra_bwd
     cumsum_bwd: BackwardStage = cumsum_bwd
 
-    def run(self, b: ChunkGradients) -> None:
-        for stage in (
+    @property
+    def in_order(self) -> tuple[BackwardStage, ...]:
+        return (
             self.dv_local,
             self.dA,
             self.state_bwd,
@@ -305,8 +308,7 @@ class BackwardStages:
             self.wy_bwd,
             self.intra_bwd,
             self.cumsum_bwd,
-        ):
-            stage(b)
+        )
 
 
 BACKWARD = BackwardStages()
@@ -326,8 +328,9 @@ def chunk_backward(
 
     Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh,
     dv_new, dS_o, dS, dq_state, dk_state, dw, h_dh (the product, then its sum), dG_state, k_decayed,
-    dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG, dq_head, dk_head, dg,
-    the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
+    dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG, dq_head, dk_head, dg:
+    dh to dS of one chunk after the other, the last one first, all others of many at once. dq and dk
+    come last, once, summed over the value heads of a key head.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.
@@ -347,19 +350,27 @@ def chunk_backward(
         return zero_gradients(inputs, dS)
     chunks: list[Chunk] = []
 
-    def forwards(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
-        chunks.append(Chunk(tokens, carry[0], inputs.factor, arithmetic))
-        stages.run(chunks[-1])
-        return (chunks[-1].S,), ()
+    def keep(c: Chunk) -> Tensors:
+        chunks.append(c)
+        return ()
 
-    def backwards(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
-        b = ChunkGradients(chunks.pop(), tokens.others[0], carry[0])
-        backward.run(b)
-        return (b.dS,), (b.dq, b.dk, b.dv, b.dg, b.dbeta)
-
-    scan(inputs, chunk_size, (inputs.state.to(dtype),), forwards, dtype=dtype)
-    (dS,), (dq, dk, dv, dg, dbeta) = scan(
-        inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True
+    stages.walk(inputs, chunk_size, arithmetic, keep, dtype=dtype)
+    staged = Staged(
+        lambda tokens: ChunkGradients(chunks.pop(), *tokens.others),
+        backward.in_order,
+        slice(2, 3) if stages.together else slice(0, 7),
+        "dS",
+        lambda b: (b.dq, b.dk, b.dv, b.dg, b.dbeta),
+    )
+    dS, (dq, dk, dv, dg, dbeta) = walk(
+        inputs,
+        chunk_size,
+        dS,
+        staged,
+        dtype=dtype,
+        others=(do,),
+        reverse=True,
+        together=stages.together,
     )
     dq, dk = (
         arithmetic.store(name, over_key_heads(inputs, x, arithmetic))

@@ -13,8 +13,9 @@ from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.enclosure import Enclosure
 from oracles.finite import is_finite
 from oracles.inputs import InputError, Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
 from oracles.tensors import GRADIENTS, SIGNATURE
+from oracles.tokens import Tensors, Tokens
 
 X = TypeVar("X")
 

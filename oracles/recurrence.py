@@ -9,7 +9,8 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
+from oracles.tokens import Tensors, Tokens
 
 
 def recurrence(

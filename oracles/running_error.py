@@ -15,7 +15,8 @@ from torch.linalg import vector_norm
 
 from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
+from oracles.tokens import Tensors, Tokens
 
 UNIT = 2.0**-53
 # Absorbs second-order terms and the rounding of the bound's own float64 evaluation.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from oracles.arithmetic import Samples
 from oracles.inputs import Inputs
+from oracles.tokens import Span, Tensors, Tokens, gather, once, scatter, spans
 
-Tensors = tuple[Tensor, ...]
 X = TypeVar("X")
 Y = TypeVar("Y")
 P = ParamSpec("P")
@@ -29,74 +27,10 @@ BLOCK = 64
 # leaves is kept: it is 64 times as much, several times.
 KEPT_STATES = 2**15
 
-
-@dataclass(frozen=True)
-class Tokens:
-    """One block of tokens of every live sequence; rows past a sequence's end are all zero.
-
-    Args:
-        q, k: [n, HV, C, K], each key head repeated for its value heads.
-        v: [n, HV, C, V]; g: [n, HV, C, K]; beta: [n, HV, C].
-        valid: [n, C], False on the rows past a sequence's end.
-        others: [n, HV, C, ...], what else the caller has cut alike.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    g: Tensor
-    beta: Tensor
-    valid: Tensor
-    others: Tensors = ()
-
-    def rows(self, rows: slice, live: int | None = None) -> Tokens:
-        """Some tokens of the block only; of the first `live` sequences."""
-        q, k, v, g, beta, *others = (x[:live, :, rows] for x in self._tensors)
-        return Tokens(q, k, v, g, beta, self.valid[:live, rows], tuple(others))
-
-    def split(self, size: int) -> list[Tokens]:
-        """All of the block, `size` tokens each: a fifth of the time that as many `rows` take."""
-        pieces = zip(*(x.split(size, dim=2) for x in self._tensors), strict=True)
-        return [
-            Tokens(q, k, v, g, beta, valid, tuple(others))
-            for (q, k, v, g, beta, *others), valid in zip(
-                pieces, self.valid.split(size, dim=1), strict=True
-            )
-        ]
-
-    @property
-    def _tensors(self) -> Tensors:
-        return self.q, self.k, self.v, self.g, self.beta, *self.others
-
-
 Body = Callable[[Tensors, Tokens], tuple[Tensors, Tensors]]
 Block = tuple[Tokens, Tensor, int]
 """Tokens of the sequences that reach a block, the rows that they are written to, and how many
 sequences those are."""
-_GATHERED: ContextVar[dict[Hashable, Any] | None] = ContextVar("gathered", default=None)
-
-
-@contextmanager
-def gathered_once() -> Generator[None]:
-    """Keeps the gathered tokens, and the blocks, of every call for all walks over it: reference
-    kernels in chunks take some per cent less CPU time. Nothing within may write to a call or take
-    gradients of it.
-    """
-    before = _GATHERED.set({})
-    try:
-        yield
-    finally:
-        _GATHERED.reset(before)
-
-
-def _once(key: Hashable, make: Callable[[], X]) -> X:
-    """What was made under this key, within `gathered_once`."""
-    kept = _GATHERED.get()
-    if kept is None:
-        return make()
-    if key not in kept:
-        kept[key] = make()
-    return kept[key]
 
 
 def scan(
@@ -137,12 +71,12 @@ def scan(
             " instead"
         )
     order = sorted(range(inputs.N), key=lambda n: -lengths[n])
-    spans = _spans(inputs, order, size * max(1, BLOCK // size))
+    cut = spans(inputs, order, size * max(1, BLOCK // size))
     carry = tuple(tensor[order] for tensor in carry)
     resting = tuple(tensor[:0] for tensor in carry)
     rows: list[Tensor] = []
     produced: list[Tensors] = []
-    for span in reversed(spans) if reverse else spans:
+    for span in reversed(cut) if reverse else cut:
         blocks = _blocks(inputs, span, size, dtype=dtype, others=others, inert=inert)
         for live, group in groupby(reversed(blocks) if reverse else blocks, key=itemgetter(2)):
             if live != len(carry[0]):
@@ -155,7 +89,7 @@ def scan(
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
     return final, tuple(
-        _scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True)
+        scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True)
     )
 
 
@@ -309,27 +243,6 @@ class _Walked:
             self.samples.skip(tokens * self.each)
 
 
-Span = tuple[int, Tensor, Tensor]
-
-
-def _spans(inputs: Inputs, order: list[int], size: int) -> list[Span]:
-    """The first token, the rows of the token axis that are gathered at once, and which of them are
-    real; on the CPU, where testing costs nothing.
-    """
-
-    def made() -> Iterator[Span]:
-        starts = torch.as_tensor(inputs.starts)[order]
-        lengths = torch.as_tensor(inputs.lengths)[order]
-        for first in range(0, max(inputs.lengths), size):
-            live = int((lengths > first).sum())
-            offsets = torch.arange(first, first + size)
-            last = lengths[:live, None] - 1
-            rows = starts[:live, None] + torch.minimum(offsets, last)
-            yield first, rows, offsets < lengths[:live, None]
-
-    return _once((inputs, size), lambda: list(made()))
-
-
 def _blocks(
     inputs: Inputs,
     span: Span,
@@ -342,7 +255,7 @@ def _blocks(
     """The blocks of one span; arguments as those of `scan`."""
 
     def made() -> Iterator[Block]:
-        tokens, (_, rows, valid) = _gather(inputs, span, dtype, others), span
+        tokens, (_, rows, valid) = gather(inputs, span, dtype, others), span
         written = rows.masked_fill(~valid, inputs.B * inputs.T)
         if inert is not None:
             # The first sequence is the longest.
@@ -356,35 +269,4 @@ def _blocks(
     if others or size == 1:
         # A token at a time they would take more memory than the tokens.
         return list(made())
-    return _once((inputs, span[0], size, dtype, inert), lambda: list(made()))
-
-
-def _gather(inputs: Inputs, span: Span, dtype: torch.dtype, others: Tensors) -> Tokens:
-    first, rows, valid = span
-    group = inputs.HV // inputs.H
-    device = inputs.q.device
-    inert = None if bool(valid.all()) else (~valid).to(device)
-    rows = rows.to(device)
-
-    def take(tensor: Tensor, repeat: int = 1) -> Tensor:
-        picked = tensor.flatten(0, 1)[rows].to(dtype)
-        if inert is not None:
-            picked = picked.masked_fill(inert.view(*inert.shape, *[1] * (picked.ndim - 2)), 0.0)
-        picked = picked.transpose(1, 2)
-        return picked.repeat_interleave(repeat, dim=1) if repeat > 1 else picked
-
-    def made() -> Tokens:
-        q, k = take(inputs.q, group), take(inputs.k, group)
-        return Tokens(q, k, take(inputs.v), take(inputs.decays), take(inputs.beta), valid)
-
-    tokens = _once((inputs, first, valid.shape[-1], dtype), made)
-    return replace(tokens, others=tuple(map(take, others))) if others else tokens
-
-
-def _scatter(inputs: Inputs, rows: list[Tensor], pieces: list[Tensor]) -> Tensor:
-    """The outputs at their rows; those of padding are at one row more, which is cut off."""
-    values = torch.cat(pieces)
-    flat = values.new_zeros(inputs.B * inputs.T + 1, *values.shape[1:])
-    return flat.index_copy(0, torch.cat(rows).to(values.device), values)[:-1].unflatten(
-        0, (inputs.B, inputs.T)
-    )
+    return once((inputs, span[0], size, dtype, inert), lambda: list(made()))

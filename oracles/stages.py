@@ -18,8 +18,9 @@ from torch import Tensor
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stages
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
 from oracles.tensors import FLOATING
+from oracles.tokens import Tensors, Tokens
 
 Named = Mapping[str, Tensor]
 
@@ -116,7 +117,8 @@ def run_stages(
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         S, index = carry
-        c = Chunk(tokens, S, inputs.factor, arithmetic)
+        c = Chunk(tokens, inputs.factor, arithmetic)
+        c.S = S
         walk.restore(c, dict(zip(rows, tokens.others, strict=True)), index)
         for stage in covers:
             if "qg" in signatures[stage].reads and "qg" not in (*given, *tokenwise):
@@ -154,7 +156,7 @@ def over_chunks(
     walk = Walk(inputs, given, chunk_size, torch.float64)
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
-        c = Chunk(tokens, inputs.state, inputs.factor, NATIVE)
+        c = Chunk(tokens, inputs.factor, NATIVE)
         walk.restore(c, dict(zip(rows, tokens.others, strict=True)), carry[0])
         return (carry[0] + 1,), (function(c),)
 

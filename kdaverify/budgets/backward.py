@@ -48,8 +48,8 @@ from oracles.chunk import STAGES, Stage, Stages
 from oracles.finite import is_finite
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
-from oracles.scan import gathered_once
 from oracles.together import cotangents_together, gradients_apart, together
+from oracles.tokens import gathered_once
 
 Sampled = Callable[
     [MonteCarloArithmetic, StochasticRounding, Inputs, Cotangents], Gradients[Tensor]

@@ -11,8 +11,9 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.stage_forms import CHANNEL, StageForm
 from oracles.gradients import largest_ahead
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
 from oracles.stages import Named
+from oracles.tokens import Tensors, Tokens
 
 
 def size_of_dg(inputs: Inputs, terms: Tensor, contract: Contract) -> Tensor:

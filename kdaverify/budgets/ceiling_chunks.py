@@ -21,7 +21,8 @@ from kdaverify.budgets.score_blocks import LARGEST_EXPONENT
 from oracles.arithmetic import NATIVE
 from oracles.chunk import STAGES, Chunk, decayed_products
 from oracles.inputs import Inputs
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
+from oracles.tokens import Tensors, Tokens
 
 # Widths of the diagonal blocks that a solve may start from: rows, and what real kernels invert at
 # once.
@@ -44,7 +45,8 @@ def chunk_ceiling(
     """
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
-        c = Chunk(tokens, carry[0], inputs.factor, NATIVE)
+        c = Chunk(tokens, inputs.factor, NATIVE)
+        (c.S, *_) = carry
         STAGES.run(c)
         errors = ChunkErrors(c, carry, roundings)
         errors.run()

@@ -9,7 +9,8 @@ from kdaverify.budgets.ceiling_roundings import EXPONENTIAL, Roundings, norm
 from oracles.arithmetic import NATIVE
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
-from oracles.scan import Tensors, Tokens, scan
+from oracles.scan import scan
+from oracles.tokens import Tensors, Tokens
 
 
 def token_ceiling(inputs: Inputs, roundings: Roundings, carried: Tensors) -> tuple[Tensors, Tensor]:

@@ -47,7 +47,7 @@ from kdaverify.budgets.sums import matrix_units, onto_first, ordered, running, t
 from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 from oracles.row_norm import GIVEN
-from oracles.scan import gathered_once
+from oracles.tokens import gathered_once
 
 # Units by which an approximate 1 / sqrt of an accelerator errs (rsqrt.approx.ftz.f32: 2^-22.9).
 APPROXIMATE = 2.0

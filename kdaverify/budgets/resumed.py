@@ -18,7 +18,8 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from oracles.gradients import Cotangents, Gradients, over_channels, over_key_heads
 from oracles.inputs import InputError, Inputs
-from oracles.scan import BLOCK, Tensors, Tokens, scan
+from oracles.scan import BLOCK, scan
+from oracles.tokens import Tensors, Tokens
 
 SUMMED = ("dq", "dk")
 """Gradients that are stored once, summed over the value heads of a key head."""

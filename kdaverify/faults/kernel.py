@@ -72,9 +72,10 @@ class PatchedPipeline:
         return run_eager(self._sized, inputs, stages=table, arithmetic=self.arithmetic)
 
     def stages(self, inputs: Inputs) -> Stages:
-        """Of the forward of a call."""
+        """Of the forward of a call; chunk after chunk, whatever a fault keeps of an earlier one."""
         own = self.patch.stages
-        return stages_of(self.contract) if own is right_stages else own(inputs)
+        table = stages_of(self.contract) if own is right_stages else own(inputs)
+        return replace(table, together=False)
 
     @property
     def arithmetic(self) -> Arithmetic:

@@ -29,7 +29,7 @@ from kdaverify.faults.conforming_kernels import backwards
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk
 from oracles.gradients import Cotangents
-from oracles.scan import Tokens
+from oracles.tokens import Tokens
 
 FP32, FP16 = FORMATS["fp32"], FORMATS["fp16"]
 CONTRACT = contract_from_name("chunk64-fp32")

@@ -18,7 +18,7 @@ from oracles.chunk import STAGES, Chunk
 from oracles.chunk_backward import BACKWARD, BackwardStage, ChunkGradients, chunk_backward
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
-from oracles.scan import Tokens
+from oracles.tokens import Tokens
 
 Call = Callable[..., Inputs]
 Weigh = Callable[..., Cotangents]
@@ -75,7 +75,26 @@ class Recorder:
 def test_every_named_tensor_passes_through_the_store_hook(call: Call, cotangents: Weigh) -> None:
     inputs, recorder = call(T=20), Recorder()
     chunk_backward(inputs, cotangents(inputs), chunk_size=16, arithmetic=Arithmetic(store=recorder))
-    assert recorder.seen == [*FORWARD * 2, *STORED * 2, "dq", "dk"]
+    # Of two chunks, whose states alone are stored one after the other.
+    there = [*FORWARD[:11], *FORWARD[11:14] * 2, *FORWARD[14:]]
+    assert recorder.seen == [*there, *STORED[:2], *STORED[2:6] * 2, *STORED[6:], "dq", "dk"]
+
+
+def test_chunks_by_themselves_and_many_at_once_give_the_same(
+    call: Call, cotangents: Weigh, differences: Differ
+) -> None:
+    for inputs in (
+        call(T=150, dtype=torch.float64),
+        call(T=166, offsets=[0, 70, 71, 150, 150, 166], dtype=torch.float64),
+    ):
+        alone, together = (
+            chunk_backward(
+                inputs, cotangents(inputs), chunk_size=16, stages=replace(STAGES, together=how)
+            )
+            for how in (False, True)
+        )
+        _, terms = adjoint_with_terms(inputs, cotangents(inputs))
+        assert max(differences(alone, together, terms).values()) < 1e-13
 
 
 def test_the_adjoint_passes_its_tensors_through_the_store_hook(
@@ -123,7 +142,8 @@ def test_every_stored_gradient_is_the_derivative_of_its_tensor(
         x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
     )
     tokens = Tokens(q, k, v, g, beta, torch.ones(1, 37, dtype=torch.bool))
-    c = Chunk(tokens, inputs.state, inputs.factor, Arithmetic(store=follow))
+    c = Chunk(tokens, inputs.factor, Arithmetic(store=follow))
+    c.S = inputs.state
     STAGES.run(c)
     do, dS = weights.of(inputs)
     torch.autograd.backward([c.o, c.S], [do.transpose(1, 2), dS])

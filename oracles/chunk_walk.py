@@ -1,0 +1,203 @@
+"""Walking chunks most of whose work needs no state: that is done for many of them at once.
+
+Chunk by chunk, 16 chunks took 2 to 5 times as long, there and back: sums of gates, scores, solve
+and what is read of them are small operations, whose calls cost more than their arithmetic. Only the
+state goes from one chunk to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from oracles.inputs import Inputs
+from oracles.tokens import OfSequences, Span, Tensors, Tokens, gather, once, scatter, spans
+
+C = TypeVar("C", bound=OfSequences)
+
+# Elements of the widest tensor of the chunks that are made at once: on a CPU what caches hold.
+AT_ONCE, AT_ONCE_ELSEWHERE = 2**18, 2**24
+
+
+@dataclass(frozen=True)
+class Staged(Generic[C]):
+    """What is done with chunks, as if each were all of a sequence.
+
+    Args:
+        made: of their tokens, what the stages read and add to.
+        stages: in order.
+        along: those that take the state [n, ...] past chunks of n sequences.
+        carried: the name of that state.
+        outputs: [n, HV, C, ...], when all stages are done.
+    """
+
+    made: Callable[[Tokens], C]
+    stages: Sequence[Callable[[C], None]]
+    along: slice
+    carried: str
+    outputs: Callable[[C], Tensors]
+
+    def before(self, tokens: Tokens) -> C:
+        chunks = self.made(tokens)
+        self._run(chunks, slice(self.along.start))
+        return chunks
+
+    def step(self, chunks: C, state: Tensor) -> Tensor:
+        setattr(chunks, self.carried, state)
+        self._run(chunks, self.along)
+        return getattr(chunks, self.carried)
+
+    def after(self, chunks: C) -> Tensors:
+        self._run(chunks, slice(self.along.stop, None))
+        return self.outputs(chunks)
+
+    def _run(self, chunks: C, stages: slice) -> None:
+        for stage in self.stages[stages]:
+            stage(chunks)
+
+
+def walk(
+    inputs: Inputs,
+    size: int,
+    state: Tensor,
+    staged: Staged[C],
+    *,
+    dtype: torch.dtype,
+    others: Tensors = (),
+    reverse: bool = False,
+    together: bool = True,
+) -> tuple[Tensor, Tensors]:
+    """Carries state through every sequence, chunk by chunk, as `oracles.scan.scan` does.
+
+    Args:
+        size: C, tokens per chunk.
+        state: [N, ...], before the first chunk walked.
+        dtype: dtype the tokens are cast to.
+        others: tensors [B, T, HV, ...] handed over beside the tokens.
+        reverse: from the last chunk to the first.
+        together: whether the stages beside `along` may have several chunks of a sequence at once.
+    Returns:
+        The state after the last chunk walked [N, ...], and the outputs [B, T, HV, ...], zero on
+        padding.
+    """
+    order = sorted(range(inputs.N), key=lambda n: -inputs.lengths[n])
+    carried = _Carried(state[order], staged.step)
+    cut = spans(inputs, order, size * (_chunks_at_once(inputs, size) if together else 1))
+    places: list[Tensor] = []
+    produced: list[Tensors] = []
+    for span in reversed(cut) if reverse else cut:
+        pieces = _pieces(inputs, span, size)
+        chunks = staged.before(gather(inputs, pieces.span, dtype, others))
+        pieces.step(chunks, carried.past, reverse=reverse)
+        produced.append(tuple(x.transpose(1, 2).flatten(0, 1) for x in staged.after(chunks)))
+        places.append(pieces.places(inputs))
+    return carried.of_all[torch.as_tensor(order).argsort()], tuple(
+        scatter(inputs, places, list(found)) for found in zip(*produced, strict=True)
+    )
+
+
+def _chunks_at_once(inputs: Inputs, size: int) -> int:
+    """Of each sequence."""
+    most = AT_ONCE if inputs.q.device.type == "cpu" else AT_ONCE_ELSEWHERE
+    of_chunk = size * inputs.HV * max(size, inputs.K, inputs.V)
+    sequences = -(-sum(inputs.lengths) // max(inputs.lengths))
+    return max(1, most // (of_chunk * sequences))
+
+
+class _Carried(Generic[C]):
+    """The state of all sequences, the longest first, of which the first ones are walked."""
+
+    def __init__(self, state: Tensor, step: Callable[[C, Tensor], Tensor]) -> None:
+        self._walked, self._resting, self._step = state, state[:0], step
+
+    @property
+    def of_all(self) -> Tensor:
+        return torch.cat((self._walked, self._resting))
+
+    def past(self, part: C, live: int) -> Tensor:
+        """The state after a chunk of the first `live` sequences."""
+        if live != len(self._walked):
+            everyone = self.of_all
+            self._walked, self._resting = everyone[:live], everyone[live:]
+        self._walked = self._step(part, self._walked)
+        return self._walked
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Chunks of sequences as so many short sequences, the longest first.
+
+    Args:
+        span: all of them, as `gather` takes them.
+        blocks: which are the first chunks of the sequences, which the second ones, ...; in each
+            the longest sequence first.
+        order: of the chunks of all blocks, one block after the other, those of the span; None:
+            they are the same.
+    """
+
+    span: Span
+    blocks: Sequence[slice | Tensor]
+    order: Tensor | None
+
+    def places(self, inputs: Inputs) -> Tensor:
+        """The rows that outputs are written to; of padding, one more than there are."""
+        _, rows, valid = self.span
+        return rows.masked_fill(~valid, inputs.B * inputs.T).flatten()
+
+    def step(self, chunks: C, past: Callable[[C, int], Tensor], *, reverse: bool) -> None:
+        """Takes the state past block after block, and gives all chunks what the steps added."""
+        if len(self.blocks) == 1:
+            past(chunks, len(self.span[1]))
+            return
+        added: list[dict[str, Tensor]] = []
+        for block in reversed(self.blocks) if reverse else self.blocks:
+            part = chunks.picked(block)
+            before = [*vars(part).values()]
+            state = past(part, block.stop - block.start if isinstance(block, slice) else len(block))
+            added.append(_others_than((*before, state), part))
+        for name in added[0]:
+            joined = torch.cat([of[name] for of in (reversed(added) if reverse else added)])
+            setattr(chunks, name, joined if self.order is None else joined[self.order])
+
+
+def _others_than(known: Sequence[object], part: OfSequences) -> dict[str, Tensor]:
+    """The tensors of `part` that are none of these."""
+    return {
+        name: x
+        for name, x in vars(part).items()
+        if isinstance(x, Tensor) and not any(x is one for one in known)
+    }
+
+
+def _pieces(inputs: Inputs, span: Span, size: int) -> _Pieces:
+    """The chunks of one span of tokens."""
+
+    def made() -> _Pieces:
+        first, rows, valid = span
+        rows, valid = (
+            x.unflatten(1, (-1, size)).transpose(0, 1).flatten(0, 1) for x in (rows, valid)
+        )
+        lengths = valid.sum(1)
+        # Stable: of chunks as long, those of the first block come first.
+        pieces = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
+        block_of = pieces // len(span[1])
+        blocks = [(block_of == b).nonzero().flatten() for b in range(int(block_of.max()) + 1)]
+        order = torch.cat(blocks).argsort()
+        return _Pieces(
+            (first, rows[pieces], valid[pieces]),
+            [_as_slice(block) for block in blocks],
+            None if isinstance(_as_slice(order), slice) else order,
+        )
+
+    return once((inputs, "pieces", span[0], size), made)
+
+
+def _as_slice(numbers: Tensor) -> slice | Tensor:
+    """The same as a slice where they follow each other: of it tensors are views."""
+    first = int(numbers[0])
+    follow = torch.equal(numbers, torch.arange(first, first + len(numbers)))
+    return slice(first, first + len(numbers)) if follow else numbers
