@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic, Shape, of_first, pass_over
-from oracles.chunk_walk import Staged, walk
+from oracles.chunk_walk import Staged, walk_chunks
 from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
 from oracles.tokens import OfSequences, Tensors, Tokens
@@ -298,12 +298,7 @@ def output(c: Chunk) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """The pipeline as a table: variants and faults replace entries (dataclasses.replace).
-
-    Args:
-        together: whether each but `state` may have several chunks of a sequence at once, as so many
-            sequences; faults may read the state anywhere, or what an earlier chunk left.
-    """
+    """The pipeline as a table: variants and faults replace entries (dataclasses.replace)."""
 
     cumsum: Stage = cumsum
     scores: Stage = scores
@@ -311,7 +306,6 @@ class Stages:
     wy: Stage = wy
     state: Stage = state
     output: Stage = output
-    together: bool = True
 
     def run(self, c: Chunk) -> None:
         for stage in self.in_order:
@@ -330,21 +324,18 @@ class Stages:
         staged = Staged(
             lambda tokens: Chunk(tokens, inputs.factor, arithmetic),
             self.in_order,
-            self.along,
+            slice(4, 5) if arithmetic.together else slice(0, 6),
             "S",
             outputs,
         )
         start = inputs.state.to(dtype)
-        return walk(inputs, chunk_size, start, staged, dtype=dtype, together=self.together)
+        return walk_chunks(
+            inputs, chunk_size, start, staged, dtype=dtype, together=arithmetic.together
+        )
 
     @property
     def in_order(self) -> tuple[Stage, ...]:
         return self.cumsum, self.scores, self.solve, self.wy, self.state, self.output
-
-    @property
-    def along(self) -> slice:
-        """Those that go from chunk to chunk."""
-        return slice(4, 5) if self.together else slice(0, 6)
 
 
 STAGES = Stages()
@@ -363,7 +354,7 @@ def chunk(
     """Chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
 
     Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, beta_k_wy, kb, w, vb, u, qg,
-    kg of many chunks, then h, v_new, S of one after the other, then o of all.
+    kg, h, v_new, S, o.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic, Shape, pass_over
 from oracles.chunk import STAGES, Chunk, Stages
-from oracles.chunk_walk import Staged, walk
+from oracles.chunk_walk import Staged, walk_chunks
 from oracles.gradients import Cotangents, Gradients, over_channels, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
 from oracles.tokens import OfSequences, Tensors
@@ -328,9 +328,8 @@ def chunk_backward(
 
     Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh,
     dv_new, dS_o, dS, dq_state, dk_state, dw, h_dh (the product, then its sum), dG_state, k_decayed,
-    dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG, dq_head, dk_head, dg:
-    dh to dS of one chunk after the other, the last one first, all others of many at once. dq and dk
-    come last, once, summed over the value heads of a key head.
+    dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG, dq_head, dk_head, dg,
+    the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.
@@ -358,11 +357,11 @@ def chunk_backward(
     staged = Staged(
         lambda tokens: ChunkGradients(chunks.pop(), *tokens.others),
         backward.in_order,
-        slice(2, 3) if stages.together else slice(0, 7),
+        slice(2, 3) if arithmetic.together else slice(0, 7),
         "dS",
         lambda b: (b.dq, b.dk, b.dv, b.dg, b.dbeta),
     )
-    dS, (dq, dk, dv, dg, dbeta) = walk(
+    dS, (dq, dk, dv, dg, dbeta) = walk_chunks(
         inputs,
         chunk_size,
         dS,
@@ -370,7 +369,7 @@ def chunk_backward(
         dtype=dtype,
         others=(do,),
         reverse=True,
-        together=stages.together,
+        together=arithmetic.together,
     )
     dq, dk = (
         arithmetic.store(name, over_key_heads(inputs, x, arithmetic))

@@ -60,7 +60,7 @@ class Staged(Generic[C]):
             stage(chunks)
 
 
-def walk(
+def walk_chunks(
     inputs: Inputs,
     size: int,
     state: Tensor,
@@ -69,7 +69,7 @@ def walk(
     dtype: torch.dtype,
     others: Tensors = (),
     reverse: bool = False,
-    together: bool = True,
+    together: bool,
 ) -> tuple[Tensor, Tensors]:
     """Carries state through every sequence, chunk by chunk, as `oracles.scan.scan` does.
 
@@ -193,7 +193,7 @@ def _pieces(inputs: Inputs, span: Span, size: int) -> _Pieces:
             None if isinstance(_as_slice(order), slice) else order,
         )
 
-    return once((inputs, "pieces", span[0], size), made)
+    return once((inputs, "chunks", span[0], span[1].shape, size), made)
 
 
 def _as_slice(numbers: Tensor) -> slice | Tensor:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from oracles.arithmetic import TOGETHER
 from oracles.cache import cache_in
 from oracles.certified import certify
 from oracles.chunk import COMPENSATED, chunk
@@ -54,7 +56,8 @@ def long_run(inputs: Inputs, at: Sequence[int]) -> Truth:
     Args:
         at: lengths, rising.
     """
-    reached = tuple(walk(lambda part: chunk(part, stages=COMPENSATED), inputs, at))
+    forward = partial(chunk, arithmetic=TOGETHER, stages=COMPENSATED)
+    reached = tuple(walk(forward, inputs, at))
     starts = (Reached(0, reached[0].o[:, :0], inputs.state.double()), *reached)
     added = OTHERS * max(_window_error(inputs, start) for start in starts[:-1])
     radius = torch.zeros(inputs.B, dtype=torch.float64, device=inputs.q.device)
@@ -92,7 +95,7 @@ def _window_error(inputs: Inputs, start: Reached) -> float:
         call, accept=lambda answer: _narrow(answer.final_state), cache=cache_in(default_folder())
     ).final_state
     # Where the long run was made: float64 products are not the same bits on every device.
-    found = chunk(call.on(inputs.q.device), stages=COMPENSATED)[1].cpu()
+    found = chunk(call.on(inputs.q.device), arithmetic=TOGETHER, stages=COMPENSATED)[1].cpu()
     size = max(float(exact.high.norm()), float(call.state.norm()))
     return float(exact.error(found).norm() + exact.radius.norm()) / size if size else 0.0
 

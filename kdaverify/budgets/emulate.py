@@ -114,6 +114,7 @@ class Emulator:
             self.contract.sub_block,
             over_heads=self._over_heads,
             onto=self.onto,
+            together=True,
         )
 
     def store(self, name: str, tensor: Tensor) -> Tensor:

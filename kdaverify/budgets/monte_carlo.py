@@ -251,7 +251,12 @@ class MonteCarloArithmetic:
         dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
         return self._flushing(
             Arithmetic(
-                store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block, samples=rounding
+                store=store,
+                dot=dot,
+                exp=exp,
+                sub_block=self.contract.sub_block,
+                samples=rounding,
+                together=True,
             )
         )
 
@@ -324,6 +329,7 @@ class MonteCarloArithmetic:
                 row_sum=lambda products: rounding.row_sum(products, contract.accumulate),
                 substitute=lambda A, r: rounding.substituted(A, r, contract.accumulate),
                 samples=rounding,
+                together=True,
             )
         )
 

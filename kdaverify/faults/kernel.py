@@ -72,10 +72,9 @@ class PatchedPipeline:
         return run_eager(self._sized, inputs, stages=table, arithmetic=self.arithmetic)
 
     def stages(self, inputs: Inputs) -> Stages:
-        """Of the forward of a call; chunk after chunk, whatever a fault keeps of an earlier one."""
+        """Of the forward of a call."""
         own = self.patch.stages
-        table = stages_of(self.contract) if own is right_stages else own(inputs)
-        return replace(table, together=False)
+        return stages_of(self.contract) if own is right_stages else own(inputs)
 
     @property
     def arithmetic(self) -> Arithmetic:

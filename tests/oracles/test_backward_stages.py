@@ -75,7 +75,15 @@ class Recorder:
 def test_every_named_tensor_passes_through_the_store_hook(call: Call, cotangents: Weigh) -> None:
     inputs, recorder = call(T=20), Recorder()
     chunk_backward(inputs, cotangents(inputs), chunk_size=16, arithmetic=Arithmetic(store=recorder))
-    # Of two chunks, whose states alone are stored one after the other.
+    assert recorder.seen == [*FORWARD * 2, *STORED * 2, "dq", "dk"]
+
+
+def test_of_many_chunks_at_once_only_those_of_the_state_are_stored_in_turn(
+    call: Call, cotangents: Weigh
+) -> None:
+    inputs, recorder = call(T=20), Recorder()
+    together = Arithmetic(store=recorder, together=True)
+    chunk_backward(inputs, cotangents(inputs), chunk_size=16, arithmetic=together)
     there = [*FORWARD[:11], *FORWARD[11:14] * 2, *FORWARD[14:]]
     assert recorder.seen == [*there, *STORED[:2], *STORED[2:6] * 2, *STORED[6:], "dq", "dk"]
 
@@ -89,7 +97,7 @@ def test_chunks_by_themselves_and_many_at_once_give_the_same(
     ):
         alone, together = (
             chunk_backward(
-                inputs, cotangents(inputs), chunk_size=16, stages=replace(STAGES, together=how)
+                inputs, cotangents(inputs), chunk_size=16, arithmetic=Arithmetic(together=how)
             )
             for how in (False, True)
         )
