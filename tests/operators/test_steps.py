@@ -16,7 +16,7 @@ from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import questions
 from kdaverify.checks.properties import check
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import REFUSED, Status
 from kdaverify.faults.planted.broken_calls import decoding, right
 from kdaverify.faults.short_conv import RIGHT
 from oracles.inputs import Inputs
@@ -62,6 +62,22 @@ def a_bias_of_activations(x: Any, weight: Any, bias: Any, **options: Any) -> Any
 
 def of_four_taps(x: Any, weight: Any, bias: Any, **options: Any) -> Any:
     weight = weight.clone() if weight.shape[1] in (2, 4) else weight.roll(1, 1)
+    return step(x, weight, bias, **options)
+
+
+def of_branches(x: Any, weight: Any, bias: Any, *, initial_state: Any, activation: Any) -> Any:
+    """No branch loads a tap past the fourth: the first one is added for each."""
+    y, state = step(x, weight, bias, initial_state=initial_state, activation=activation)
+    if weight.shape[1] <= 4:
+        return y, state
+    z = weight.shape[1] * state[..., 0].float() * weight[:, 0].float()
+    z = z if bias is None else z + bias.float()
+    return (silu(z) if activation else z)[:, None].to(x.dtype), state
+
+
+def of_four_at_most(x: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    if weight.shape[1] > 4:
+        raise ValueError("width must be 2, 3 or 4")
     return step(x, weight, bias, **options)
 
 
@@ -113,11 +129,29 @@ def test_a_step_needs_no_offsets() -> None:
     assert not broken(port)
 
 
-@pytest.mark.parametrize("decode", [silu_always, a_bias_of_activations, of_four_taps, of_one_tile])
+@pytest.mark.parametrize(
+    "decode", [silu_always, a_bias_of_activations, of_four_taps, of_branches, of_one_tile]
+)
 def test_a_step_is_tested_under_every_option_and_width(decode: Any) -> None:
     port = conv(decode)
     assert port.operator.misfit(port) is None
     assert {"step"} <= broken(port) <= {"step", "copies-heads-step"}
+
+
+def test_a_step_may_decline_more_taps_than_are_usual_and_is_said_to() -> None:
+    port = conv(of_four_at_most)
+    found = [
+        outcome
+        for one in questions(port, "smoke")
+        if one.rule.name == "step"
+        for outcome in check("calls", port, one.problem, one.detail)
+    ]
+    assert {outcome.status for outcome in found} == {Status.PASS, Status.SKIP}
+    assert {
+        outcome.message.partition(" (")[0].removeprefix(REFUSED)
+        for outcome in found
+        if outcome.status is Status.SKIP
+    } == {f"W = {W}" for W in range(5, 9)}
 
 
 def test_so_is_the_scale_of_a_step_without_a_state() -> None:

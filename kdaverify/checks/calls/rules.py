@@ -96,6 +96,7 @@ LATER: Final = (
     *views.OF_FIRST_ENTRIES,
     *behind.RULES,
     *lifetimes.OF_MANY,
+    *steps.AFTER_MORE,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -20,6 +20,7 @@ from kdaverify.checks.calls import (
     late,
     long_rows,
     sources,
+    steps,
     unlike,
     untracked,
     views,
@@ -53,6 +54,7 @@ COPIES_RULES: Final = tuple(
         *behind.RULES,
         *unlike.RULES,
         *heads.RULES,
+        *steps.AFTER_MORE,
     )
 )
 PLACES_RULES: Final = tuple(
@@ -178,7 +180,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "autograd": QuestionKind(
             "calls that a training step or a server makes: recorded or not, with any inputs"
-            " frozen, twice backward, from a sum or from some tokens alone, after an evaluation",
+            " frozen, twice backward, from a sum or from some tokens alone, after an evaluation or"
+            " a request that begins alike",
             lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
         "coincidences": QuestionKind(
@@ -191,7 +194,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
-            " others, any groups of heads, and heads in reverse",
+            " others, any groups of heads, heads in reverse, and wide or fewer decode steps",
             lambda case: _rule(case) in (*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.faults.planted import callers, copies, earlier, heads, places, unlike
+from kdaverify.faults.planted import (
+    callers,
+    copies,
+    earlier,
+    heads,
+    places,
+    steps,
+    unlike,
+)
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
     derived_added_to_unwritten,
@@ -234,6 +242,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "zero-state-backward": lambda: port(places.zeros_not_loaded),
     "view-first-entry": lambda: port(places.one_by_address_and_shape),
     "kept-long": lambda: port(ring_of_buffers),
+    "step-after-more": lambda: decoding(steps.padded(clear=False)),
 }
 """By the rule that each breaks."""
 

@@ -27,7 +27,7 @@ from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
 from kdaverify.operators.short_conv.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
-from kdaverify.operators.short_conv.shapes import EQUAL, SHORT, TAPS, USUAL_TAPS
+from kdaverify.operators.short_conv.shapes import EQUAL, MOST_TAPS, SHORT, TAPS, USUAL_TAPS
 from kdaverify.operators.sizes import WIDTHS, shrunk
 from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortConv, ShortConvCall
 
@@ -169,13 +169,14 @@ class ShortConvOperator(BoundedOperator):
         self, adapter: Adapter, problem: ShortConvProblem
     ) -> Iterator[Mapping[str, Any]]:
         """Every choice of activation, bias and state, every W, and more channels than a tile: a
-        step that applied SiLU whatever the activation is was accepted.
+        step that applied SiLU whatever the activation is was accepted, and so was one that had
+        branches for 2 to 4 taps and added the first of more again and again.
         """
         for activation, bias, state in product(
             ("silu", "none"), (True, False), ("random", "absent")
         ):
             yield {"activation": activation, "bias": bias, "state": state}
-        yield from ({"W": W} for W in adapter.takes.widths or range(2, USUAL_TAPS + 1))
+        yield from ({"W": W} for W in adapter.takes.widths or range(2, MOST_TAPS + 1))
         yield {"D": 130}
 
     def may_decline(self, adapter: Adapter, call: ShortConvCall) -> str:

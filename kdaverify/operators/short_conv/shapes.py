@@ -56,3 +56,4 @@ TAPS: Final[dict[str, dict[str, Any]]] = {
 }
 """Kernels are made for up to four taps, and take more of them in a loop: a port that left the taps
 beyond a multiple of four out was accepted."""
+MOST_TAPS: Final = max(problem["W"] for problem in TAPS.values())

@@ -1,0 +1,75 @@
+"""Decode entry points beside a right prefill: registers for 128 columns, rows of a padded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, decoding, right
+from oracles.inputs import Inputs
+
+COLUMNS: Final = 128
+"""In two registers of 64 lanes."""
+
+
+def keys_of_two_registers(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Key channels past 128 are neither decayed nor read nor written."""
+    state = x.state
+    first = replace(
+        x,
+        q=x.q[..., :COLUMNS],
+        k=x.k[..., :COLUMNS],
+        g=x.g[..., :COLUMNS],
+        scale=x.factor,
+        initial_state=state[..., :COLUMNS, :],
+    )
+    o, final = right(first)
+    return o, torch.cat((final, state[..., COLUMNS:, :].to(final.dtype)), dim=-2)
+
+
+def values_of_two_registers(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Of values past 128 columns nothing is written."""
+    o, final = (found.clone() for found in right(x))
+    o[..., COLUMNS:] = 0
+    final[..., COLUMNS:] = x.state[..., COLUMNS:].to(final.dtype)
+    return o, final
+
+
+def padded(*, clear: bool) -> Patch:
+    """Final states of a batch that is padded to a power of two, by the slots of its rows.
+
+    Args:
+        clear: whether padded rows get a slot of their own; they have that of an earlier call.
+    """
+
+    def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+        o, final = right(x)
+        rows = 1 << (x.B - 1).bit_length()
+        key = (rows, final.shape[1:], final.dtype)
+        slots, states = kept.setdefault(
+            key, (torch.full((rows,), rows), final.new_zeros(rows, *final.shape[1:]))
+        )
+        slots[: x.B] = (torch.arange(x.B) + counted(kept)) % rows
+        states[: x.B] = final
+        if clear:
+            slots[x.B :] = rows
+        pool = final.new_zeros(rows + 1, *final.shape[1:])
+        for slot, state in zip(slots.tolist(), states, strict=True):
+            pool[slot] = state
+        return o, pool[slots[: x.B]]
+
+    return patch
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "a decode step keeps 128 key channels": lambda: decoding(keys_of_two_registers),
+    "a decode step keeps 128 columns of values": lambda: decoding(values_of_two_registers),
+    "padded rows of a decode step write slots of an earlier call": lambda: decoding(
+        padded(clear=False)
+    ),
+}
+"""By what is wrong."""
