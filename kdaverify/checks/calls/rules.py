@@ -27,6 +27,7 @@ from kdaverify.checks.calls import (
     multiples,
     neighbours,
     packs,
+    prefixes,
     repeated,
     sources,
     steps,
@@ -97,6 +98,7 @@ LATER: Final = (
     *behind.RULES,
     *lifetimes.OF_MANY,
     *steps.AFTER_MORE,
+    *prefixes.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

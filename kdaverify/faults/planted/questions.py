@@ -19,6 +19,7 @@ from kdaverify.checks.calls import (
     heads,
     late,
     long_rows,
+    prefixes,
     sources,
     steps,
     unlike,
@@ -40,6 +41,7 @@ AUTOGRAD_RULES: Final = tuple(
         *frozen.RULES,
         *untracked.OF_CHUNKS,
         *earlier.RULES,
+        *prefixes.RULES,
     )
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))

@@ -16,6 +16,7 @@ from kdaverify.faults.planted import (
     earlier,
     heads,
     places,
+    prefixes,
     steps,
     unlike,
 )
@@ -243,6 +244,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-first-entry": lambda: port(places.one_by_address_and_shape),
     "kept-long": lambda: port(ring_of_buffers),
     "step-after-more": lambda: decoding(steps.padded(clear=False)),
+    "same-prefix": lambda: port(prefixes.continued(packs=False, exact=False)),
+    "same-prefix-packed": lambda: port(prefixes.continued(packs=True, exact=False)),
 }
 """By the rule that each breaks."""
 
