@@ -29,6 +29,7 @@ from kdaverify.checks.calls import (
     packs,
     prefixes,
     repeated,
+    short_packs,
     sources,
     steps,
     surroundings,
@@ -99,6 +100,7 @@ LATER: Final = (
     *lifetimes.OF_MANY,
     *steps.AFTER_MORE,
     *prefixes.RULES,
+    *short_packs.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

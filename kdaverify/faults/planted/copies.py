@@ -162,6 +162,30 @@ def derived_by_slots(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradien
     return EAGER.gradients(_with_states_by_slots(x), given)
 
 
+def _past_a_table(x: Inputs) -> Tensor:
+    """Which sequences have tokens, and 1,024 such sequences or more in front."""
+    assert x.cu_seqlens is not None
+    return x.cu_seqlens.diff().nonzero().flatten()[THREADS:]
+
+
+def states_of_a_table(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """States go by a table of 1,024 sequences with tokens: later ones have those of the first."""
+    if x.cu_seqlens is None or x.initial_state is None:
+        return right(x)
+    states, late = x.initial_state.clone(), _past_a_table(x)
+    states[late] = states[x.cu_seqlens.diff().nonzero().flatten()[: len(late)]]
+    return right(replace(x, initial_state=states))
+
+
+def derived_by_a_table(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """d_initial_state is stored for 1,024 sequences with tokens."""
+    found = EAGER.gradients(x, given)
+    if x.cu_seqlens is None or found.d_initial_state is None:
+        return found
+    late = _past_a_table(x)
+    return replace(found, d_initial_state=found.d_initial_state.index_fill(0, late, 0.0))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "states past 1,024 sequences and heads are zeros": lambda: port(states_of_one_block),
     "offsets of a pack have 15 bits and a sign": lambda: port(offsets_of_sixteen_bits),
@@ -186,5 +210,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     ),
     "sequences behind 2,048 tokens have the state of the next one": lambda: port(states_by_slots),
     "the same in the backward alone": lambda: Derived(derived_by_slots),
+    "states go by a table of 1,024 sequences with tokens": lambda: port(states_of_a_table),
 }
 """By what is wrong."""

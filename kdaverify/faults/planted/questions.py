@@ -20,6 +20,7 @@ from kdaverify.checks.calls import (
     late,
     long_rows,
     prefixes,
+    short_packs,
     sources,
     steps,
     unlike,
@@ -57,6 +58,7 @@ COPIES_RULES: Final = tuple(
         *unlike.RULES,
         *heads.RULES,
         *steps.AFTER_MORE,
+        *short_packs.RULES,
     )
 )
 PLACES_RULES: Final = tuple(

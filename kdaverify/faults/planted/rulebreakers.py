@@ -246,6 +246,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "step-after-more": lambda: decoding(steps.padded(clear=False)),
     "same-prefix": lambda: port(prefixes.continued(packs=False, exact=False)),
     "same-prefix-packed": lambda: port(prefixes.continued(packs=True, exact=False)),
+    "copies-short": lambda: port(copies.states_of_a_table),
+    "copies-short-backward": lambda: Derived(copies.derived_by_a_table),
 }
 """By the rule that each breaks."""
 

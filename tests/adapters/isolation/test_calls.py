@@ -27,7 +27,7 @@ INSIDE = [
     if RULES[rule].needs_its_process and rule != "view-wide" and RULES[rule].size not in REAL
 ]
 """Rules that need more than copies of tensors there and back: tried in the worker process."""
-OUTSIDE = ("repeated", "padding", "first-after-start")
+OUTSIDE = ("repeated", "padding", "first-after-start", "copies-short")
 
 
 @pytest.fixture(scope="module")

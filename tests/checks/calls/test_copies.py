@@ -10,14 +10,24 @@ import pytest
 
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls import behind, unlike
+from kdaverify.checks.calls import behind, short_packs, unlike
 from kdaverify.checks.calls.copies import AFTER_MORE, IN_A_ROW, RULES, TWICE
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 from tests.checks.ruled import statuses
 
 NAMES: Final = [
-    rule.name for rule in (*RULES, *TWICE, *IN_A_ROW, *AFTER_MORE, *behind.RULES, *unlike.RULES)
+    rule.name
+    for rule in (
+        *RULES,
+        *TWICE,
+        *IN_A_ROW,
+        *AFTER_MORE,
+        *behind.RULES,
+        *unlike.RULES,
+        *short_packs.RULES,
+    )
+    if rule.profile == "smoke"
 ]
 BROKEN: Final = {
     "COPY1": {*NAMES}
@@ -33,9 +43,10 @@ BROKEN: Final = {
     "COPY9": {"copies-in-a-row"},
     "COPY11": {"copies-after-more", "copies-step"},
     "COPY12": {"copies-after-more-backward"},
-    "COPY13": {"copies-packed"},
+    "COPY13": {"copies-packed", "copies-short"},
     "COPY14": {"behind-long", "behind-long-backward"},
     "COPY15": {"behind-long-backward"},
+    "COPY16": {"copies-short"},
     "UNLIKE1": {"one-unlike"},
     "UNLIKE2": {"one-unlike"},
     "UNLIKE3": {"one-unlike"},
