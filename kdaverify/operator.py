@@ -80,6 +80,7 @@ class CallOperator(Operator):
         has_copies: whether many copies of a small problem are one call.
         has_far_keys: whether keys of weight 0 may be before those of a call.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
+        combines_sizes: whether it has problems of many sizes at once: see `combined_sizes`.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
 
@@ -93,6 +94,7 @@ class CallOperator(Operator):
     has_far_keys: ClassVar[bool] = False
     holds_nan: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
+    combines_sizes: ClassVar[bool] = False
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     @abc.abstractmethod
@@ -228,6 +230,28 @@ class CallOperator(Operator):
         other axes, where a function takes several; none by default.
         """
         return {}
+
+    def in_other_widths(self, adapter: Adapter, rule: CallRule, problem: Any) -> Mapping[str, Any]:
+        """The problem of a rule of calls in widths that have kernels of their own, by width."""
+        del adapter, rule, problem
+        return {}
+
+    def combined_sizes(self, adapter: Adapter, profile: str, *, backward: bool) -> Sequence[Any]:
+        """Problems with every pair, or triple, of sizes that kernels choose paths by."""
+        del adapter, profile, backward
+        return ()
+
+    def within_bounds(
+        self, adapter: Adapter, call: Any, found: Mapping[str, Any], given: Any
+    ) -> frozenset[str]:
+        """The outputs, or gradients, whose elements are all within a proven error bound; none where
+        there is no such bound.
+
+        Args:
+            given: the cotangents of the gradients; None for outputs.
+        """
+        del adapter, call, found, given
+        return frozenset()
 
     def other_offsets(self, problem: Any) -> dict[str, Any] | None:
         """Fields of a pack of the same size whose sequences begin elsewhere; None of a batch."""

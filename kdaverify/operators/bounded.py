@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, is_interpreted, is_slow, values_of
@@ -15,11 +16,13 @@ from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import dtype_name
 from kdaverify.checks.laws.law import Law
 from kdaverify.operator import BOTH, Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.misreading import Misreading
+from oracles.pointwise.rounding import RoundingError
 
 if TYPE_CHECKING:
     from kdaverify.diagnosis.question import PropertyCase
@@ -49,6 +52,12 @@ def gate_freedoms(io: Format) -> Mapping[str, tuple[str, Format]]:
         "partials": (PARTIALS, io),
         "casts": (CASTS, io),
     }
+
+
+def _is_within(found: Tensor, value: Tensor, error: RoundingError) -> bool:
+    gap = (found.to(value.device, value.dtype) - value).abs()
+    # no number is within a bound that is none
+    return not error.overflows and bool((gap <= error.bound).all() and torch.isfinite(gap).all())
 
 
 def thinned(adapter: Adapter, profile: str, by_format: Sequence[Choices]) -> Choices:
@@ -104,6 +113,22 @@ class BoundedOperator(FunctionOperator):
     @abc.abstractmethod
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> Any:
         """The problem of the size that a rule of calls wants."""
+
+    def within_bounds(
+        self,
+        adapter: Adapter,
+        call: Any,
+        found: Mapping[str, Tensor],
+        given: Mapping[str, Tensor] | None,
+    ) -> frozenset[str]:
+        dtype = dtype_name(call)
+        of: Any = adapter.contract if given is None else adapter.backward_contract
+        counted = self.counted(adapter.received(call), given, of(dtype), FORMATS[dtype])
+        return frozenset(
+            name
+            for name, (value, error) in counted.items()
+            if name in found and _is_within(found[name], value, error)
+        )
 
     def reference(
         self, call: Any, contract: StorageContract, io: Format, *, cuts: tuple[int, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, is_slow
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.problems.profiles import rank
@@ -59,6 +59,9 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
     for number, rule in enumerate(RULES.values()):
         if not _has(adapter, rule, profile):
             continue
+        if rule.combined:
+            yield from _of_combined_sizes(adapter, rule, profile)
+            continue
         dtypes = adapter.dtypes
         if profile == "smoke" and rule.costly:
             dtypes = (dtypes[number % len(dtypes)],)
@@ -73,9 +76,19 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
             if problem is None or (rule.scaled and adapter.operator.other_scale(problem) is None):
                 continue
             yield CallRuleTest(rule, problem, detail)
-            for form, other in adapter.operator.in_other_forms(rule, problem).items():
+            others = {
+                **adapter.operator.in_other_forms(rule, problem),
+                **adapter.operator.in_other_widths(adapter, rule, problem),
+            }
+            for form, other in others.items():
                 if adapter.supports(other) is None:
                     yield CallRuleTest(rule, other, detail, form)
+
+
+def _of_combined_sizes(adapter: Adapter, rule: CallRule, profile: str) -> Iterator[CallRuleTest]:
+    found = adapter.operator.combined_sizes(adapter, profile, backward=rule.backward)
+    for problem in found[:: INTERPRETED if is_slow(adapter) else 1]:
+        yield CallRuleTest(rule, problem, {"rule": rule.name})
 
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
@@ -93,6 +106,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (adapter.operator.holds_nan or not rule.apart)
         and (adapter.operator.has_copies or not rule.copies)
         and (adapter.operator.has_far_keys or not rule.far)
+        and (adapter.operator.combines_sizes or not rule.combined)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (adapter.conventions.norm is not None or not rule.normalised)
         and (of_states or not (rule.decode or rule.states))

@@ -48,6 +48,8 @@ class CallRule:
         far: about keys of weight 0: tested on operators that say how a call has them.
         aligned: tested on calls whose inputs have as many rows each, where the operator has others.
         apart: about NaN in one sequence: tested on operators whose calls may hold it.
+        combined: about combinations of sizes: tested on every problem that the operator has of
+            them.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
@@ -82,6 +84,7 @@ class CallRule:
     far: bool = False
     aligned: bool = False
     apart: bool = False
+    combined: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False

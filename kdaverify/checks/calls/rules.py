@@ -13,6 +13,7 @@ from kdaverify.checks.calls import (
     behind,
     callers,
     chained,
+    combined_sizes,
     copies,
     earlier,
     first,
@@ -101,6 +102,7 @@ LATER: Final = (
     *steps.AFTER_MORE,
     *prefixes.RULES,
     *short_packs.RULES,
+    *combined_sizes.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

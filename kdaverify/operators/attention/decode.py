@@ -14,6 +14,7 @@ from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.combined_sizes import SizeSpace, decode_sizes
 from kdaverify.operators.attention.copies import of_decode
 from kdaverify.operators.attention.far_keys import before_pages, check_first
 from kdaverify.operators.attention.laws import DECODE_LAWS
@@ -55,7 +56,7 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
     special_sizes = DECODE
-    has_copies = has_far_keys = True
+    has_copies = has_far_keys = combines_sizes = True
     about = "decode of multi-head latent attention over a paged cache: o and lse, forward"
     positional = ("q", "cache", "block_table", "cache_seqlens")
     keywords = ("d_v", "softmax_scale", "causal", "sink")
@@ -110,6 +111,9 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, MlaDecodeProblem]:
         return decode_problems(dtype, profile)
+
+    def size_space(self, adapter: Adapter, profile: str) -> SizeSpace:
+        return decode_sizes(adapter, profile)
 
     def random_problems(self, dtype: str) -> st.SearchStrategy[MlaDecodeProblem]:
         return random_decode(dtype)

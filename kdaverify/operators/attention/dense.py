@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Final, final
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.combined_sizes import SizeSpace, dense_sizes
 from kdaverify.operators.attention.conventions import GRADIENT
 from kdaverify.operators.attention.copies import of_dense
 from kdaverify.operators.attention.far_keys import before_rows, check_first
@@ -53,7 +55,7 @@ class AttentionOperator(SoftmaxOperator):
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
     special_sizes = DENSE
-    has_sources = has_copies = has_far_keys = True
+    has_sources = has_copies = has_far_keys = combines_sizes = True
     about = "softmax attention, also packed or with a sink: o and lse, forward and backward"
     positional = ("q", "k", "v")
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
@@ -132,6 +134,9 @@ class AttentionOperator(SoftmaxOperator):
 
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, AttentionProblem]:
         return dense_problems(dtype, profile)
+
+    def size_space(self, adapter: Adapter, profile: str) -> SizeSpace:
+        return dense_sizes(adapter, profile)
 
     def random_problems(self, dtype: str) -> st.SearchStrategy[AttentionProblem]:
         return random_dense(dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,9 +19,11 @@ from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.statistics import rms
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.place import ElementPlace
 from kdaverify.operator import Choices
 from kdaverify.operators.attention import tolerance
+from kdaverify.operators.attention.combined_sizes import SizeSpace, wide, widths
 from kdaverify.operators.attention.conventions import (
     MASKED,
     canonical_lse,
@@ -37,6 +39,7 @@ from kdaverify.operators.attention.stages import STAGES
 from kdaverify.operators.attention.unused import declares_finite
 from kdaverify.operators.bounded import ALIKE, BoundedOperator
 from kdaverify.operators.function import FunctionTakes
+from kdaverify.problems.combinations import STRENGTH
 from oracles.attention.calls import own_rows
 from oracles.attention.segment import Segment
 from oracles.attention.sink import softmax_of
@@ -181,9 +184,11 @@ class SoftmaxOperator(TolerancesOperator):
     def in_range(self, problem: Any, takes: FunctionTakes) -> Any:
         """The problem, with ordinary logits where its products of q and k may be too large."""
         limit = float(takes.words["largest_product"])
+        if not limit:
+            return problem
         longest = max(s_k for _, s_k in problem.pairs)
         largest = largest_product(problem.logits, longest, problem.d_k, problem.softmax_scale)
-        return problem.replace(logits="normal") if limit and largest > limit else problem
+        return problem.replace(logits="normal") if largest > limit else problem
 
     def wrong(self, takes: FunctionTakes) -> str | None:
         limit = float(takes.words["largest_product"])
@@ -196,6 +201,31 @@ class SoftmaxOperator(TolerancesOperator):
         if not limit:
             return ()
         return (f"products of q and k above {limit:,.6g} (outside the declared domain)",)
+
+    def size_space(self, adapter: Adapter, profile: str) -> SizeSpace | None:
+        """What sizes can be combined; None where none are."""
+        del adapter, profile
+
+    def combined_sizes(self, adapter: Adapter, profile: str, *, backward: bool) -> Sequence[Any]:
+        space = self.size_space(adapter, profile)
+        if space is None:
+            return ()
+        return space.problems(STRENGTH[profile] if backward else max(STRENGTH.values()))
+
+    def in_other_widths(self, adapter: Adapter, rule: CallRule, problem: Any) -> Mapping[str, Any]:
+        """Those of 64, 128 and most columns, for rules about how tensors lie in memory: a kernel of
+        256 columns alone read views as if they were dense. The widest is of a real size.
+        """
+        if rule.channel != "memory" or rule.size != "tiny":
+            return {}
+        real = replace(rule, size="real", aligned=False)
+        sized = problem if is_slow(adapter) else self.sized(real, problem.dtype, seed=problem.seed)
+        found = dict[str, Any]()
+        *others, most = wide(adapter)
+        for columns, base in (*((n, problem) for n in others), (most, sized)):
+            (d_k, d_v) = widths(adapter, base, (columns,))[-1]
+            found[f"{d_v}-columns"] = self.within(adapter, base.replace(d_k=d_k, d_v=d_v))
+        return found
 
     def other_scale(self, problem: Any) -> dict[str, Any] | None:
         return {"scale": "default" if problem.scale == "small" else "small"}
