@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -32,7 +34,7 @@ def growth(kernel: Curve, *conforming: Curve, lengths: tuple[int, ...] = LENGTHS
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, 0.65, 1.08])
 def test_the_slope_is_the_power_of_the_law(slope: float) -> None:
-    found = growth(curve("kernel", slope=slope))
+    found = growth(curve("kernel", slope=slope), curve("conforming"))
     assert (
         found.slope == pytest.approx(slope, abs=1e-9) and found.slope_limit <= found.slope + 1e-12
     )
@@ -49,6 +51,21 @@ def test_the_slope_is_taken_beside_the_conforming_kernel_that_grows_fastest() ->
 def test_a_kernel_better_than_every_conforming_one_cannot_drift() -> None:
     assert growth(curve("kernel", size=1e-6, slope=0.65)).ratios["slope"] == 0
     assert growth(curve("kernel", size=1e-4, slope=0.65)).ratios["slope"] > 1
+
+
+def test_an_error_that_only_reaches_the_band_does_not_drift() -> None:
+    """Operands in more bits than declared: less error at first, that of the carried state later."""
+    share = torch.tensor([0.68, 0.91, 0.98, 0.99], dtype=torch.float64)
+    conforming = curve("conforming", slope=0.3)
+    found = growth(replace(conforming, rms=share * conforming.rms), conforming)
+    assert found.own_slope > 0.38 and found.ratios["slope"] == 0
+
+
+def test_an_error_that_leaves_the_band_drifts() -> None:
+    share = torch.tensor([0.68, 1.0, 1.3, 1.9], dtype=torch.float64)
+    conforming = curve("conforming", seed=1)
+    found = growth(replace(conforming, rms=share * conforming.rms), conforming)
+    assert found.ratios["level"] < 1 < found.ratios["slope"]
 
 
 def test_no_slope_is_judged_below_six_octaves() -> None:
