@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets import scalar_decay
+from kdaverify.budgets.cast_states import cast_members, casting_reads
 from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
@@ -115,26 +116,13 @@ def emulate_gradients(
         members += grouped_members(contract, io, inputs.HV // inputs.H)
     with gathered_once():
         runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
-    if contract.form == "chunk":
-        # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
-        stateful = replace(inputs, initial_state=inputs.state)
-        for name, member in {
-            "autograd": members[0],
-            **{f"autograd, {kept.name}": kept for kept in scores_kept(members[0])},
-            "autograd, residual form": _residual(contract, io),
-            **_substituting(contract, io),
-            **_at_first(contract, io),
-            **_at_declared(contract, io),
-            **{f"autograd, {x.name}": x for x in by_series(members[:1], contract)},
-            # The transpose of a map sums a term a channel for d_initial_state: without it a right
-            # port was rejected for a median of 1.1 times its tolerance (136 channels).
-            **{f"autograd, {x.name}": x for x in mapping(members[:1], contract)},
-        }.items():
-            found = _wide(differentiate(member.run, stateful, cotangents))
-            runs[name] = received_gradients(
-                found, inputs, member.computed(inputs), contract, member.returned
-            )
-    members = cast_members(contract, io)
+    stateful = replace(inputs, initial_state=inputs.state)
+    for name, member in _differentiated(members[0], contract, io).items():
+        found = _wide(differentiate(member.run, stateful, cotangents))
+        runs[name] = received_gradients(
+            found, inputs, member.computed(inputs), contract, member.returned
+        )
+    members = cast_members(backward_members(contract, io)[:FORWARDS], contract, io)
     runs |= {member.name: member_gradients(member, inputs, cotangents) for member in members}
     runs |= _resumed(contract, io, inputs, cotangents)
     finite = finite_runs(runs, lambda run: run.named().values(), deciding=decide, single=single)
@@ -169,6 +157,29 @@ def _stands_apart(runs: Mapping[str, Gradients[Tensor]]) -> bool:
 
 def _is_finite(run: Gradients[Tensor]) -> bool:
     return all(map(is_finite, run.named().values()))
+
+
+def _differentiated(plain: Emulator, contract: Contract, io: Format) -> dict[str, Emulator]:
+    """Kernels in plain torch, by the names of their gradients by autograd.
+
+    One in chunks sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
+    """
+    casting = casting_reads(plain, contract, io)
+    if contract.form != "chunk":
+        return {f"autograd, {x.name}": x for x in casting}
+    return {
+        "autograd": plain,
+        **{f"autograd, {kept.name}": kept for kept in scores_kept(plain)},
+        "autograd, residual form": _residual(contract, io),
+        **_substituting(contract, io),
+        **_at_first(contract, io),
+        **_at_declared(contract, io),
+        **{f"autograd, {x.name}": x for x in by_series((plain,), contract)},
+        # The transpose of a map sums a term a channel for d_initial_state: without it a right
+        # port was rejected for a median of 1.1 times its tolerance (136 channels).
+        **{f"autograd, {x.name}": x for x in mapping((plain,), contract)},
+        **{f"autograd, {x.name}": x for x in casting},
+    }
 
 
 def _residual(contract: Contract, io: Format) -> Emulator:
@@ -249,26 +260,6 @@ def grouped_members(contract: Contract, io: Format, heads: int) -> list[Emulator
     plain = backward_members(contract, io)[0]
     sums: tuple[HeadSums, ...] = ("alone", "in turn", "last first") if heads > 2 else ("alone",)
     return [replace(plain, name=f"{plain.name}, heads {order}", heads=order) for order in sums]
-
-
-def cast_members(contract: Contract, io: Format) -> list[Emulator]:
-    """Those of a token loop that rounds the gradient of the carried state after q do^T is added to
-    it, and not before: automatic differentiation does, where the state is cast after every token.
-
-    The two round differently where the terms cancel, or where one is far smaller. Without these a
-    right port, its state in bf16, was rejected for a tail of dbeta at 9 times its tolerance (packs
-    of single tokens).
-    """
-    narrow, wide = contract.storage("dS", io), contract.storage("P", io)
-    if contract.form != "recurrent" or narrow.unit <= wide.unit:
-        return []
-    cast = contract.storing(P=narrow, dS=wide)
-    return [
-        replace(
-            member, name=f"{member.name}, state's gradient cast after each token", contract=cast
-        )
-        for member in backward_members(contract, io)[:FORWARDS]
-    ]
 
 
 def _unscaled(stages: Stages) -> Stages:

@@ -49,6 +49,7 @@ class Emulator:
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
     carried one as it is returned.
     `narrow_start`: an initial state is brought to the carried format as it is read.
+    `narrow_tensor`: the carried state is a tensor of its format: see `cast_states`.
     `heads`: of the backward, whether the dq and dk of the value heads of a key head are summed in
     the accumulator (packed), or each is stored as it is returned before they are summed (alone), or
     every partial sum is stored likewise (in turn, and from the last head on).
@@ -68,6 +69,7 @@ class Emulator:
     flushes: bool = False
     wide_state: bool = False
     narrow_start: bool = False
+    narrow_tensor: bool = False
     heads: HeadSums = "packed"
     onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
@@ -121,7 +123,9 @@ class Emulator:
         """`tensor` in the format that the contract stores it in."""
         if self.wide_state and name == "S":
             return tensor
-        return self.contract.stored(name, tensor, self.io)
+        stored = self.contract.stored(name, tensor, self.io)
+        narrow = self.narrow_tensor and name == "S"
+        return stored.to(self.contract.carry.dtype) if narrow else stored
 
     def _over_heads(self, per_value_head: Tensor) -> Tensor:
         """dq or dk [B, T, H, HV / H, ...] summed over the value heads of a key head."""
