@@ -38,6 +38,7 @@ CONTRACTS = (
     "chunk64-bf16-tf32solve",
     "chunk64-bf16-anchored-tf32solve",
     "chunk16-bf16-fp32factors",
+    "chunk16-bf16-bf16carry[storage_rounding:truncate]",
     "chunk16-fp32",
     "chunk64-fp32[order:in-order]",
     "recurrent-fp32",
