@@ -65,9 +65,11 @@ BROKEN: Final[Mapping[tuple[str, str], Change]] = {
 
 
 def _of_o_alone(op: str, change: Change = lambda o: o) -> Adapter:
-    @wraps(PORTS[op])
+    whole: Any = PORTS[op]
+
+    @wraps(whole)
     def port(*tensors: Any, **options: Any) -> Tensor:
-        return change(PORTS[op](*tensors, **options)[0])
+        return change(whole(*tensors, **options)[0])
 
     return kv.kernel(op=op, name="o alone", lse="none", dtypes="fp32", contract="math-fp32")(port)
 
