@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,6 +53,10 @@ class Process:
     ) -> None:
         self.heart = Heartbeat.new()
         self.stacks, self._log = _file("stacks"), _file("log")
+        self._held = ExitStack()
+        self._held.callback(self.heart.close)
+        for fd in (self.stacks, self._log):
+            self._held.callback(os.close, fd)
         near, far = socket.socketpair()
         self.connection = Connection(near.detach())
         start = messages.Start(
@@ -128,9 +132,8 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         # A process that a driver holds cannot even be killed: then it is left behind.
         self.ended(GRACE)
-        self.heart.close()
-        for fd in (self.stacks, self._log):
-            os.close(fd)
+        # Once alone: numbers of closed files are given to others.
+        self._held.close()
 
 
 def _file(name: str) -> int:

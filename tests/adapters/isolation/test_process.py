@@ -17,8 +17,9 @@ import torch
 
 from kdaverify.adapters import AdapterError
 from kdaverify.adapters.isolation import Isolated, housed
-from kdaverify.adapters.isolation.arena import same
+from kdaverify.adapters.isolation.arena import Arena, same
 from kdaverify.adapters.isolation.fault import CallFailure, fault_of
+from kdaverify.adapters.isolation.process import Process
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from tests.adapters.isolation.conftest import SPEC
@@ -52,6 +53,16 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 def open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_process_that_is_ended_twice_closes_no_file_of_others(tmp_path: Path) -> None:
+    inputs, outputs = Arena.new("inputs"), Arena.new("outputs")
+    process = Process("eager", inputs, outputs, surroundings={}, folder=tmp_path, size=0)
+    process.end()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    process.end()
+    for fd in others:
+        os.close(fd)
 
 
 def test_processes_files_and_memory_are_given_back(problem: Problem) -> None:
