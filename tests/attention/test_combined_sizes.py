@@ -17,6 +17,8 @@ from kdaverify.checks.calls import CallRuleTest, questions
 from kdaverify.checks.properties import check
 from kdaverify.faults.attention.adapter import adapted, in_base_two
 from kdaverify.faults.attention.kernel import AttentionKernel
+from kdaverify.faults.attention.list_kernel import ListPatch
+from kdaverify.faults.attention.list_kernel import adapted as of_lists
 from kdaverify.operators.attention.decode import MLA_DECODE
 from kdaverify.operators.attention.dense import ATTENTION
 
@@ -174,6 +176,7 @@ def _longest(problem: Any) -> int:
         (ATTENTION, {"widths": (64,), "value_width": "same", "key_heads": "all"}),
         (ATTENTION, {"causal_alignment": "top_left"}),
         (MLA_DECODE, {"widths": (512,), "d_k": 576, "page": 64, "key_heads": "one"}),
+        (MLA_DECODE, {"sink": "required", "lse_includes_sink": "yes"}),
     ],
 )
 def test_what_an_implementation_does_not_take_is_in_no_problem(op: Any, declared: Any) -> None:
@@ -182,3 +185,11 @@ def test_what_an_implementation_does_not_take_is_in_no_problem(op: Any, declared
     assert len(found) > 9
     assert all(op.within(adapter, problem) == problem for problem in found)
     assert all(adapter.supports(problem) is None for problem in found)
+
+
+def test_caches_that_have_few_widths_are_tested_in_those() -> None:
+    adapter = of_lists(ListPatch(), "sparse_attention", "caches of FP8", cache="fp8")
+    widths = {
+        one.problem.d_v for one in questions(adapter, "smoke") if one.form.endswith("columns")
+    }
+    assert widths == {128, 256}

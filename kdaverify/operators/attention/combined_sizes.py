@@ -74,6 +74,8 @@ class SizeSpace:
 
     def problems(self, strength: int) -> list[Any]:
         """Every possible combination of `strength` levels is in one of them."""
+        if not self._levels:
+            return []
         axes = {axis: [*levels] for axis, levels in self._levels.items()}
         rows = covering_array(
             axes, strength, bound=BOUND, growing=GROWING, possible=self._is_possible
@@ -83,12 +85,27 @@ class SizeSpace:
 
     @cached_property
     def _levels(self) -> dict[str, dict[str, Any]]:
-        """By axis and name; of an axis that is free those alone that some problem has."""
+        """By axis and name, those of a problem in the domain first; of an axis that is free those
+        alone that some problem has. None where no problem is in the domain.
+        """
         found = {axis: {str(x): x for x in levels} for axis, levels in self.axes.items()}
+        free = [axis for axis in found if axis not in (*BOUND, *GROWING)]
+        rows = (
+            dict(zip((*free, *BOUND), some, strict=True))
+            for some in product(*(found[x] for x in (*free, *BOUND)))
+        )
+        # a sink may have to be there, a mask always or never
+        first = next((row for row in rows if self._made(found, row, 0)), None)
+        if first is None:
+            return {}
+        found = {
+            axis: {first[axis]: levels[first[axis]], **levels} if axis in first else levels
+            for axis, levels in found.items()
+        }
         bound = [
             dict(zip(BOUND, some, strict=True)) for some in product(*(found[x] for x in BOUND))
         ]
-        for axis in found.keys() - {*BOUND, *GROWING}:
+        for axis in free:
             found[axis] = {
                 name: x
                 for name, x in found[axis].items()
@@ -166,10 +183,17 @@ def widths(adapter: Adapter, problem: Any, columns: Sequence[int]) -> list[tuple
     """Pairs of widths of keys and values that an implementation takes, near some columns."""
     # rows of a latent cache are longer than the values in them, by an eighth in models
     pairs = [NARROW, *((n + (n // 8 if problem.op != "attention" else 0), n) for n in columns)]
-    near = (
-        adapter.operator.within(adapter, problem.replace(d_k=d_k, d_v=d_v)) for d_k, d_v in pairs
-    )
-    return [*dict.fromkeys((found.d_k, found.d_v) for found in near)]
+    near = (_near(adapter, problem, *pair) for pair in pairs)
+    return [*dict.fromkeys((found.d_k, found.d_v) for found in near if found is not None)]
+
+
+def _near(adapter: Adapter, problem: Any, d_k: int, d_v: int) -> Any:
+    """The nearest problem in the domain; None where no cache of its format has such columns."""
+    try:
+        wanted = problem.replace(d_k=d_k, d_v=d_v)
+    except ValueError:
+        return None
+    return adapter.operator.within(adapter, wanted)
 
 
 def dense_sizes(adapter: Adapter, profile: str) -> SizeSpace:

@@ -223,8 +223,8 @@ class SoftmaxOperator(TolerancesOperator):
         found = dict[str, Any]()
         *others, most = wide(adapter)
         for columns, base in (*((n, problem) for n in others), (most, sized)):
-            (d_k, d_v) = widths(adapter, base, (columns,))[-1]
-            found[f"{d_v}-columns"] = self.within(adapter, base.replace(d_k=d_k, d_v=d_v))
+            for d_k, d_v in widths(adapter, base, (columns,))[-1:]:
+                found[f"{d_v}-columns"] = self.within(adapter, base.replace(d_k=d_k, d_v=d_v))
         return found
 
     def other_scale(self, problem: Any) -> dict[str, Any] | None:

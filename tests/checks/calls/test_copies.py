@@ -41,7 +41,7 @@ BROKEN: Final = {
     "COPY7": {"copies-heads-backward"},
     "COPY8": {"copies-backward-twice"},
     "COPY9": {"copies-in-a-row"},
-    "COPY11": {"copies-after-more", "copies-step"},
+    "COPY11": {"copies-after-more", "copies-step", "copies-short"},
     "COPY12": {"copies-after-more-backward"},
     "COPY13": {"copies-packed", "copies-short"},
     "COPY14": {"behind-long", "behind-long-backward"},
