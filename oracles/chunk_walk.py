@@ -15,7 +15,17 @@ import torch
 from torch import Tensor
 
 from oracles.inputs import Inputs
-from oracles.tokens import OfSequences, Span, Tensors, Tokens, gather, once, scatter, spans
+from oracles.tokens import (
+    OfSequences,
+    Span,
+    Tensors,
+    Tokens,
+    gather,
+    longest_first,
+    once,
+    scatter,
+    spans,
+)
 
 C = TypeVar("C", bound=OfSequences)
 
@@ -84,7 +94,7 @@ def walk_chunks(
         The state after the last chunk walked [N, ...], and the outputs [B, T, HV, ...], zero on
         padding.
     """
-    order = sorted(range(inputs.N), key=lambda n: -inputs.lengths[n])
+    order = longest_first(inputs)
     carried = _Carried(state[order], staged.step)
     cut = spans(inputs, order, size * (_chunks_at_once(inputs, size) if together else 1))
     places: list[Tensor] = []
@@ -104,7 +114,8 @@ def _chunks_at_once(inputs: Inputs, size: int) -> int:
     """Of each sequence."""
     most = AT_ONCE if inputs.q.device.type == "cpu" else AT_ONCE_ELSEWHERE
     of_chunk = size * inputs.HV * max(size, inputs.K, inputs.V)
-    sequences = -(-sum(inputs.lengths) // max(inputs.lengths))
+    lengths = inputs.lengths
+    sequences = -(-sum(lengths) // max(lengths))
     return max(1, most // (of_chunk * sequences))
 
 
@@ -175,6 +186,8 @@ def _others_than(known: Sequence[object], part: OfSequences) -> dict[str, Tensor
 
 def _pieces(inputs: Inputs, span: Span, size: int) -> _Pieces:
     """The chunks of one span of tokens."""
+    if span[1].shape[1] == size:
+        return _Pieces(span, [slice(0, len(span[1]))], None)
 
     def made() -> _Pieces:
         first, rows, valid = span

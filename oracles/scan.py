@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oracles.arithmetic import Samples
 from oracles.inputs import Inputs
-from oracles.tokens import Span, Tensors, Tokens, gather, once, scatter, spans
+from oracles.tokens import Span, Tensors, Tokens, gather, longest_first, once, scatter, spans
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -64,13 +64,12 @@ def scan(
         The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on
         padding.
     """
-    lengths = inputs.lengths
-    if not any(lengths):
+    if not any(inputs.lengths):
         raise ValueError(
             "scan: every sequence is empty, so there is no block to run; return the initial state"
             " instead"
         )
-    order = sorted(range(inputs.N), key=lambda n: -lengths[n])
+    order = longest_first(inputs)
     cut = spans(inputs, order, size * max(1, BLOCK // size))
     carry = tuple(tensor[order] for tensor in carry)
     resting = tuple(tensor[:0] for tensor in carry)

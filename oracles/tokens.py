@@ -108,6 +108,12 @@ def once(key: Hashable, make: Callable[[], X]) -> X:
 Span = tuple[int, Tensor, Tensor]
 
 
+def longest_first(inputs: Inputs) -> list[int]:
+    """The numbers of the sequences in the order in which they are walked."""
+    lengths = inputs.lengths
+    return sorted(range(inputs.N), key=lambda n: -lengths[n])
+
+
 def spans(inputs: Inputs, order: list[int], size: int) -> list[Span]:
     """The first token, the rows of the token axis that are gathered at once, and which of them are
     real; on the CPU, where testing costs nothing.
