@@ -54,8 +54,8 @@ NARROW = TESTED.replace(T=70, K=8, V=6)
 
 
 CHUNK = 64
-LARGEST_SUM = 16.0
-"""Power of two above every partial sum of h * dh on that problem."""
+LARGEST_SUM = {"log-sigmoid": 16.0, "mild": 16.0, "slow": 64.0}
+"""By gate, the power of two above every partial sum of h * dh: measured, 8.4, 15.4 and 58.7."""
 
 
 def off(found: Tensor, exact: Tensor) -> float:
@@ -169,7 +169,7 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     ratios, found, expected = compared("fla-gdn", tested, in_tiles(io, TESTED.K, side=32))
     if dtype == "fp16":
         ratios.pop("dg")
-        one = 2 * io.unit * LARGEST_SUM
+        one = 2 * io.unit * LARGEST_SUM[gate]
         assert float((found.double() - expected.double()).abs().max()) < one
     assert all(0.95 < ratio < 1.05 for ratio in ratios.values()), ratios
 
