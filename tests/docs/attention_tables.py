@@ -33,6 +33,7 @@ _PARTS: Final = {
     "apart": "100 to 10,000 apart",
     "high": "both near 1,000",
     "low": "both near -1,000",
+    "lowest": "both near -64,000",
     "one-empty": "no keys in one part of two rows in three",
     "empty": "likewise, and in neither part of the third",
     "near": "9e-8 to 9e-4 apart",

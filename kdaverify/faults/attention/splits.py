@@ -22,6 +22,7 @@ ONE_TILE: Final = 64
 PITCH: Final = 8
 LATE: Final = 256
 NEARLY: Final = 1e-5
+FLOOR: Final = -5e4
 Call = Callable[..., Any]
 
 
@@ -106,6 +107,20 @@ def _near_averaged(right: Call, given: dict[str, Any]) -> Any:
     mean = 0.5 * (given["o_a"].float() + given["o_b"].float())
     o = torch.where(near.mT[..., None], mean.to(o.dtype), o)
     return o, torch.where(near, torch.maximum(a, b) + math.log(2.0), lse)
+
+
+def _from_a_finite_maximum(_: Call, given: dict[str, Any]) -> Any:
+    """Parts are taken one by one; the maximum of none of them is a number that LSE may be below."""
+    top = torch.full_like(given["lse_a"], FLOOR)
+    total, acc = torch.zeros_like(top), torch.zeros_like(given["o_a"], dtype=torch.float32)
+    for o, lse in ((given["o_a"], given["lse_a"]), (given["o_b"], given["lse_b"])):
+        highest = torch.maximum(top, lse)
+        before, weight = torch.exp(top - highest), torch.exp(lse - highest)
+        total = before * total + weight
+        acc = before.mT[..., None] * acc + weight.mT[..., None] * o
+        top = highest
+    o = acc / total.mT[..., None].masked_fill(total.mT[..., None] == 0, 1.0)
+    return o.to(given["o_a"].dtype), top + torch.log(total)
 
 
 def _marked_finite(_: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,4 +244,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="class: merges of states", operator="merge_state", dtypes=("fp32",),
            trigger="parts whose LSE are nearly equal", patch=lambda _: AttentionPatch(
                merge=_near_averaged)),
+    _fault(id="MERGE-floor", kind="A", title=f"the running maximum of parts starts at {FLOOR:g}",
+           reference="flashinfer-ai/flashinfer#5262", operator="merge_state",
+           trigger="parts whose LSE are below it", patch=lambda _: AttentionPatch(
+               merge=_from_a_finite_maximum)),
 )  # fmt: skip

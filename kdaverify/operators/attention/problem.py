@@ -318,11 +318,15 @@ class MlaDecodeProblem(SoftmaxProblem):
         return found, count
 
 
-Parts = Literal["normal", "equal", "far", "apart", "high", "low", "one-empty", "empty", "near"]
+Parts = Literal[
+    "normal", "equal", "far", "apart", "high", "low", "lowest", "one-empty", "empty", "near"
+]
 APART: Final = (100.0, -100.0, 130.0, -130.0, 1e4, -1e4)
 """By row: past the range of exp in fp32 (88 upwards), of 2^x (128), and of fp16 sums."""
 NEAR: Final = (9e-6, -9e-5, -9e-7, 9e-4, 9e-8, -9e-6, 9e-5)
 """By row: just below powers of ten, where a kernel may take parts for equal."""
+LOWEST: Final = -64_000.0
+"""As of logits `lowest`: below a finite number that a running maximum starts at."""
 
 
 class MergeProblem(Canonical):
@@ -380,7 +384,7 @@ class MergeProblem(Canonical):
 def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     row = torch.arange(a.shape[1]) % 3
     signs = torch.where(row > 0, 1.0, -1.0)
-    shift = {"high": 1000.0, "low": -1000.0}.get(parts, 0.0)
+    shift = {"high": 1000.0, "low": -1000.0, "lowest": LOWEST}.get(parts, 0.0)
     if parts == "equal":
         return a, a.clone()
     if parts == "near":
