@@ -120,6 +120,12 @@ def _summed_in_bf16(slots: Tensor, named: Named, found: Keys) -> None:
     slots.copy_(slots.bfloat16())
 
 
+def _bounded_by_slots(slots: Tensor, named: Named, found: Keys) -> None:
+    """The number of slots is taken for that of entries."""
+    at, seen = named
+    added(slots, (at, seen & (torch.arange(len(at)) < len(slots))), found)
+
+
 def _without_values(slots: Tensor, named: Named, found: Keys) -> None:
     dk, dv = found
     added(slots, named, (dk, torch.zeros_like(dv)))
@@ -239,4 +245,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="lists-22", kind="F", title="the offset of an index is compared in int32",
            trigger="entries whose product with the width of a row wraps into a slot",
            patch=lambda _: _offset_in_int32()),
+    _fault(id="lists-23",
+           title="gradients of entries behind as many as there are slots are dropped",
+           reference="NVIDIA/cudnn-frontend#298",
+           trigger="more entries than slots, the last ones repeated, gradients",
+           outputs=("dcache",), stage="dkv", patch=lambda _: ListPatch(add=_bounded_by_slots)),
 )  # fmt: skip

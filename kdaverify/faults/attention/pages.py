@@ -17,6 +17,8 @@ SEEN: Final = 64
 """Tokens after which an emulated kernel drops pages, instead of 4096."""
 MODULUS: Final = 4
 """Pages, and rows of q, after which an emulated offset wraps, instead of 2^31 elements."""
+TILES: Final = (128, 64, 32, 16)
+"""Tokens of a tile, of which a page holds the widest that fits."""
 Call = Callable[..., Any]
 
 
@@ -37,6 +39,14 @@ def _middle_dropped(paged: Paged, request: int) -> Tensor:
     found, page = gathered(paged, request), paged.cache.shape[1]
     last = (len(found) - 1) // page * page
     return torch.cat((found[:SEEN], found[last:])) if page > 16 and last > SEEN else found
+
+
+def _whole_tiles(paged: Paged, request: int) -> Tensor:
+    """The number of tiles of a page is rounded down."""
+    _, _, slot = _tokens(paged, request)
+    page = paged.cache.shape[1]
+    tile = next((width for width in TILES if width <= page), page)
+    return gathered(paged, request)[slot < page // tile * tile]
 
 
 def _slot_dropped(paged: Paged, request: int) -> Tensor:
@@ -207,4 +217,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="Dao-AILab/flash-attention#2541", operator="attention",
            trigger="q, k and v are views of one buffer, gradients", outputs=("dv",), stage="dkv",
            patch=lambda _: AttentionPatch(attention=_packed_strides)),
+    _fault(id="PAGE-tiles", kind="B",
+           title="tokens behind the last full tile of a page are unread",
+           reference="tile-ai/TileOPs#1787",
+           trigger="pages above 16 tokens that are no multiple of the tile that they hold",
+           patch=_gathers(_whole_tiles)),
 )  # fmt: skip

@@ -47,12 +47,15 @@ def _sorted(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
 
 
 def _duplicates(slots: Tensor, draws: Tensor, _: int) -> Tensor:
+    """Also where the list is longer than the cache: a backward that took the number of slots for
+    that of entries dropped those behind it, and was accepted.
+    """
     return slots[(draws * max(len(slots) // FEW, 1)).long()]
 
 
 def _holes(slots: Tensor, draws: Tensor, _: int) -> Tensor:
     """The first entry names something: whole tiles of nothing are in `leading`."""
-    absent = draws < 1 / ABSENT
+    absent = draws[: len(slots)] < 1 / ABSENT
     absent[0] = False
     return slots.masked_fill(absent, NOTHING)
 
@@ -83,7 +86,7 @@ def _none(slots: Tensor, _draws: Tensor, _query: int) -> Tensor:
 
 def _repeated(slots: Tensor, draws: Tensor, query: int) -> Tensor:
     """At random places, which all are where there are fewer."""
-    places = draws.argsort()[: REPEATED + query % 2]
+    places = draws[: len(slots)].argsort()[: REPEATED + query % 2]
     return slots.index_fill(0, places, int(slots[places[0]]))
 
 
@@ -103,14 +106,13 @@ PATTERNS: Final[Mapping[str, tuple[str, Pattern]]] = {
 
 
 def listed(pattern: str, slots: Tensor, draws: Tensor, topk: int, query: int) -> Tensor:
-    """One list [topk] of a query; what the slots do not fill names nothing.
+    """One list [topk] of a query; what the pattern does not fill names nothing.
 
     Args:
         slots: [n] that may be named, n >= 1, in random order; draws: [topk] of [0, 1).
         query: its number.
     """
-    some = slots[:topk]
-    found = PATTERNS[pattern][1](some, draws[: len(some)], query)
+    found = PATTERNS[pattern][1](slots[:topk], draws, query)
     return torch.nn.functional.pad(found, (0, topk - len(found)), value=NOTHING)
 
 

@@ -113,6 +113,10 @@ DECODE: Final[Fields] = {
     "shared-pages": {"k_lengths": (70, 40, 70, 9), "s_q": 2, "table": "shared", **LATENT},
     "page-of-one": {"k_lengths": (17, 0, 5), "s_q": 2, "page": 1, **LATENT},
     "page-of-128": {"k_lengths": (130, 7), "s_q": 3, "page": 128, **LATENT},
+    # pages of several tiles and a rest: a kernel that rounded tiles of a page down was accepted.
+    # Engines that share pages with a recurrent state have multiples of 16, such as 528.
+    "pages-of-24": {"k_lengths": (100, 7, 49), "s_q": 2, "page": 24, **LATENT},
+    "pages-of-176": {"k_lengths": (360, 175), "s_q": 1, "page": 176, **LATENT},
     "model-scale": {"k_lengths": (70, 19), "s_q": 3, "scale": "model", **LATENT},
     "small-scale": {"k_lengths": (70, 19), "s_q": 1, "scale": "small", **LATENT},
     "many-heads": {"k_lengths": (65, 3), "s_q": 3, "H": 65, "d_k": 24, "d_v": 16, "sink": "mixed"},
