@@ -35,6 +35,8 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "small-eps": {"T": 9, "V": 32, "eps": 1e-8, "value": "small"},
     "large-eps": {"T": 9, "V": 32, "eps": 1e-3, "value": "small"},
     "past-blocks-of-rows": {"B": 3, "T": 101, "V": 24},
+    # from 1,024 rows on programs may take several: one that dropped the last of them was accepted
+    "past-programs-of-rows": {"T": 4099, "V": 24, "rank": 2},
     PAST_16_BITS: {"T": 65539, "V": 2},
     **{
         f"{value}-values": {"B": 2, "T": 11, "H": 2, "V": 40, "value": value}
