@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.laws.law import Law, nothing_else, of_any
-from kdaverify.checks.outcome import Outcome, outcomes
+from kdaverify.checks.outcome import Outcome, outcomes, skipped
 from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
 
@@ -20,6 +20,10 @@ ROOM: Final = 2.0**6
 """More than any power of two that a law multiplies by."""
 Tensors = dict[str, Tensor]
 Check = Callable[[Adapter, Any], list[Outcome]]
+
+
+class Untestable(Exception):
+    """A law cannot be tested under the kernel's contract; the message says why."""
 
 
 def relation(
@@ -59,6 +63,8 @@ def _watched(check: Check) -> Check:
             return check(adapter, problem)
         except CallError as fault:
             return [Outcome(fault.output, fault.status, fault.message)]
+        except Untestable as reason:
+            return skipped(str(reason))
 
     return watched
 

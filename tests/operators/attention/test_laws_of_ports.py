@@ -1,5 +1,5 @@
-"""Kernels of attention that return o alone, lse="none": right ones keep every law of theirs, and
-wrong ones break one.
+"""Kernels of attention that return o alone, lse="none", or that round what they are given: right
+ones keep every law of theirs, and wrong ones break one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch import Tensor
 import kdaverify as kv
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager_attention import softmax_attention
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
 from kdaverify.operator import call_operator
 from tests.operators import plain_ports
 
@@ -91,3 +93,25 @@ def test_a_right_kernel_of_o_alone_keeps_every_law(op: str, law: str) -> None:
 def test_a_wrong_kernel_of_o_alone_breaks_its_law(op: str, law: str) -> None:
     found = _rejected(op, law, _of_o_alone(op, BROKEN[op, law]))
     assert {outcome.output for outcome in found} == {"o"}
+
+
+ROUNDED: Final = ("convexity", "one-key", "shifted-keys")
+"""Laws whose bounds hold where products take the inputs as they are."""
+
+
+@pytest.mark.parametrize("contract", ["math-tf32", "math-fp32"])
+@pytest.mark.parametrize("law", ROUNDED)
+def test_products_in_tf32_round_the_inputs_and_are_declared(law: str, contract: str) -> None:
+    operator: Any = call_operator("attention")
+    rounded = FORMATS["tf32"].round
+
+    @kv.kernel(op="attention", dtypes="fp32", contract=contract)
+    def port(
+        q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = map(rounded, (q, k, v))
+        return _attention(q, k, v, softmax_scale=softmax_scale, causal=causal, sink=None)
+
+    problem = operator.within(port, operator.probe("fp32").replace(**operator.laws()[law].draws))
+    statuses = {outcome.status for outcome in check("laws", port, problem, {"law": law})}
+    assert statuses == {Status.SKIP} if contract == "math-tf32" else Status.FAIL in statuses
