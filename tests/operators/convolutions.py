@@ -136,8 +136,9 @@ def faulty(name: str) -> Any:
     return adapted(FAULTS[name], name)
 
 
-# Not fp16, whose gradient of a grouped convolution torch sums in fp16 on a CPU.
-@kv.kernel(op="short_conv", dtypes=("fp32", "bf16"), contract="short-conv-stored")
+# Not fp16, whose gradient of a grouped convolution torch sums in fp16 on a CPU. With one channel,
+# where it is no grouped convolution, torch sums that of bf16 in bf16.
+@kv.kernel(op="short_conv", dtypes=("fp32", "bf16"), contract="short-conv-stored+taps")
 def torch_conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
 ) -> Tensor:
