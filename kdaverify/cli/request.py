@@ -68,10 +68,7 @@ class Request(BaseModel):
             # a second of CPU before its first test.
             "--assert=plain",
             f"--numprocesses={self.workers}",
-            # One test at a time, in order: other schedulers give each worker a stretch of the
-            # tests, and what comes first waits.
             "--dist=load",
-            "--maxschedchunk=1",
             *(f"--impl={impl}" for impl in self.impls),
             f"--profile={self.profile}",
             *([] if self.record is None else [f"--record={self.record}"]),

@@ -137,7 +137,7 @@ def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure
         )
     )
     record = Path(pytester.path) / "r.jsonl"
-    ended = run("--record", record, "-n2", "--dist=load", "--maxschedchunk=1", "-x")
+    ended = run("--record", record, "-n2", "-x")
     ended.stdout.fnmatch_lines(["port: REJECT*"])
     assert (
         ended.ret == pytest.ExitCode.TESTS_FAILED
@@ -146,6 +146,17 @@ def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure
     )
     found = {verdict.property for verdict in read(record).verdicts}
     assert found <= {"conventions", "forward", "probes", "resume"}
+
+
+@pytest.mark.parametrize(("given", "taken"), [((), 1), (("--maxschedchunk=5",), 5)])
+def test_a_process_fetches_one_test_at_a_time_unless_a_number_is_given(
+    suite: Suite, run: Pytest, pytester: pytest.Pytester, given: tuple[str, ...], taken: int
+) -> None:
+    suite(forward=PLAIN)
+    pytester.makeconftest(
+        "def pytest_report_header(config): return f'fetches {config.option.maxschedchunk}'"
+    )
+    run("--collect-only", *given).stdout.fnmatch_lines([f"fetches {taken}"])
 
 
 def test_rows_that_share_a_compiled_kernel_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:

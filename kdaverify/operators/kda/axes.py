@@ -24,19 +24,34 @@ def _named(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.problems import panel
 
     found: list[tuple[str, Problem]] = []
-    for turn, dtype in enumerate(adapter.dtypes):
-        entries = panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
-        once = [entry.name for entry in entries if entry.once]
-        for entry in entries:
+    one_format = _one_format(adapter, profile)
+    for dtype in adapter.dtypes:
+        for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype)):
             problem = fitted(adapter, entry.problem)
             if entry.once and not _has_sizes(problem, entry.problem):
                 continue
             if problem.state == BEYOND_FP16 and stores_states_in_fp16(adapter, dtype):
                 continue
-            elsewhere = entry.once and (once.index(entry.name) - turn) % len(adapter.dtypes)
-            if not (profile == "smoke" and elsewhere):
+            if one_format.get(entry.name, dtype) == dtype:
                 found.append((f"{dtype}-{entry.name}", problem))
     return found
+
+
+def _one_format(adapter: Adapter, profile: str) -> Mapping[str, str]:
+    """The panel's problems that a profile tests in one format, by name: formats take turns."""
+    from kdaverify.problems.panel import PANEL
+
+    if profile == "smoke":
+        alone = [entry for entry in PANEL if entry.once]
+    else:
+        few = profile == "acceptance" and adapter.compiled
+        alone = [entry for entry in PANEL if few and entry.sizes]
+    taken = ([dtype for dtype in adapter.dtypes if dtype in entry.dtypes] for entry in alone)
+    return {
+        entry.name: formats[number % len(formats)]
+        for number, (entry, formats) in enumerate(zip(alone, taken, strict=True))
+        if formats
+    }
 
 
 def stores_states_in_fp16(adapter: Adapter, dtype: str) -> bool:
