@@ -18,6 +18,7 @@ from kdaverify.checks.calls import (
     earlier,
     first,
     frozen,
+    head_counts,
     heads,
     interleaved,
     keys,
@@ -103,6 +104,7 @@ LATER: Final = (
     *prefixes.RULES,
     *short_packs.RULES,
     *combined_sizes.RULES,
+    *head_counts.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -248,6 +248,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "same-prefix-packed": lambda: port(prefixes.continued(packs=True, exact=False)),
     "copies-short": lambda: port(copies.states_of_a_table),
     "copies-short-backward": lambda: Derived(copies.derived_by_a_table),
+    "head-counts": lambda: port(heads.eight_as_two_times_four),
+    "head-counts-backward": lambda: Derived(heads.derived_by_two_times_four),
 }
 """By the rule that each breaks."""
 

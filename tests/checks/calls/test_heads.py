@@ -9,19 +9,24 @@ from typing import Final
 import pytest
 
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls.heads import RULES
+from kdaverify.checks.calls import head_counts, heads
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
 from tests.checks.ruled import statuses
 
-NAMES: Final = [rule.name for rule in RULES]
+NAMES: Final = [rule.name for rule in (*heads.RULES, *head_counts.RULES) if rule.profile == "smoke"]
 NEAR: Final = ("repeated", "batch-reversed", "copies-heads", "step")
-BROKEN: Final = {"HEADS1": {"grouped-heads"}, "HEADS2": {"reversed-heads"}}
+BROKEN: Final = {
+    "HEADS1": {"grouped-heads"},
+    "HEADS2": {"reversed-heads"},
+    "HEADS3": {"head-counts"},
+}
 RIGHT: Final = {
     "eager": {*NAMES},
-    "eager-attention": {*NAMES},
-    "torch-sdpa-math": {*NAMES},
-    "torch-short-conv": {"reversed-heads"},
+    "eager-attention": {"grouped-heads", "reversed-heads"},
+    "torch-sdpa-math": {"grouped-heads", "reversed-heads"},
+    "torch-short-conv": {"reversed-heads", "head-counts"},
+    "torch-gated-norm": {"head-counts"},
 }
 """Kernels, and the rules that say something about them."""
 
