@@ -67,6 +67,7 @@ def tested(adapter: Adapter, *rules: str) -> list[Outcome]:
     ]
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", FOUND_BY)
 def test_a_rule_finds_the_fault_and_passes_its_twin(name: str) -> None:
     rule = FOUND_BY[name]
@@ -86,6 +87,7 @@ def test_every_format_finds_what_calls_of_one_shape_keep(name: str) -> None:
         assert any(outcome.status.rejects for outcome in found)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", [name for name in FOUND_BY if name.startswith("VIEW-")])
 def test_no_other_view_shows_an_order_of_axes(name: str) -> None:
     others = [rule for rule in RULES if rule.startswith(("view-", "cotangent-"))]

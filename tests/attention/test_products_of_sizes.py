@@ -65,6 +65,7 @@ def test_every_fault_is_here() -> None:
     assert {*FAULTS} == {*FOUND_BY, *SHOWN}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", FOUND_BY)
 def test_a_rule_finds_it_and_passes_its_twin(name: str) -> None:
     found = tested(faulty(name), FOUND_BY[name])

@@ -199,6 +199,7 @@ def test_requests_that_share_pages_reject_it_and_pass_its_twin(name: str) -> Non
         assert not any(rejecting(conforming, shown, backward=False))
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", CROWDS)
 def test_many_requests_or_rows_reject_it_and_pass_its_twin(name: str) -> None:
     fault, shown = FAULTS_BY_ID[name], (CROWDS[name],)
@@ -229,6 +230,7 @@ def of_16_bits(adapter: Adapter, name: str) -> Any:
     return adapter.operator.within(adapter, panel[name])
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", ACCUMULATORS)
 def test_wide_rows_of_many_tiles_reject_it_and_pass_its_twin(name: str) -> None:
     fault, backward = FAULTS_BY_ID[name], name in ("WIDE-dq", "WIDE-dkv")
@@ -254,6 +256,7 @@ def test_requests_share_as_many_pages_of_any_size(page: int) -> None:
         assert [at for at in columns if table[0, at] == table[1, at]] == equal
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_rejects_it_and_passes_its_twin(name: str) -> None:
     fault = next(fault for fault in FAULTS if fault.id == name)

@@ -51,6 +51,7 @@ def smoke(adapter: Adapter) -> Iterator[Outcome]:
         yield from plain_outcomes(adapter, problem)
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(("op", "name"), FAULTS)
 def test_every_fault_is_found(op: str, name: str) -> None:
     assert any(outcome.status.rejects for outcome in smoke(MODULES[op].faulty(name)))

@@ -52,6 +52,7 @@ def test_most_rules_need_the_kernel_s_own_process() -> None:
     }
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("rule", [*INSIDE, *OUTSIDE])
 def test_a_broken_rule_is_found_in_a_worker_process(several: Isolated, rule: str) -> None:
     found = outcomes(rule, several.variants()[rule])

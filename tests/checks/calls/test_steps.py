@@ -44,6 +44,7 @@ def test_a_wrong_decode_kernel_gives_the_same_bits_in_equal_calls(rule: str) -> 
     assert {outcome.status for outcome in tested(BROKEN[rule](), "repeated-step")} == {Status.PASS}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     "adapter",
     [EAGER, GDN, DELTA, decoding(lambda x, _: right(x)), find(CONV[0])],

@@ -48,6 +48,7 @@ def test_every_fault_has_a_stage_and_every_stage_a_fault() -> None:
     assert {fault.stage for fault in OF_ATTENTION} == {*STAGES} == {*SAMPLE}
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("stage", SAMPLE)
 def test_the_stage_of_a_fault_is_named(stage: str) -> None:
     """By the diagnosis, and by the outputs alone."""
