@@ -105,6 +105,8 @@ def test_a_right_kernel_keeps_them() -> None:
     assert skipped == {
         "copies-heads",
         "copies-heads-backward",
+        "head-counts",
+        "head-counts-backward",
         "first-after-start",
         "tuned",
         "alternating-option",
