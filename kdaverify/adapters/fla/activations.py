@@ -127,6 +127,7 @@ def fla_activation(op: str, find: Find = _of_fla, *, backward: bool = True) -> A
             else None
         ),
         beside_one="rounded",
+        dense=True,
     )
 
 

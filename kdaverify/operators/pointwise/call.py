@@ -68,12 +68,15 @@ class ActivationCall:
             (1 - s) of a sigmoid s. "rounded": log(1 + exp(x)) and 1 - s, where it is rounded away.
             That has to be declared: see `budgets.activations`.
         parameters: the types of A_log and dt_bias it takes.
+        dense: whether its callers hand it dense tensors alone: no others are tested. Of FLA's
+            functions those that models call make their tensors contiguous, and these are inside.
     """
 
     forward: Callable[[ActivationArguments], Tensor]
     backward: Callable[[ActivationArguments], Named] | None = None
     beside_one: BesideOne = "kept"
     parameters: tuple[str, ...] = ("fp32", "bf16")
+    dense: bool = False
 
 
 def differentiated(

@@ -50,6 +50,8 @@ def activations(adapter: Adapter, problem: ActivationProblem) -> list[Outcome]:
             f"{problem.op} takes parameters in {', '.join(call.parameters)}, not in"
             f" {problem.parameters}"
         )
+    if call.dense and problem.lies != "dense":
+        return skipped(f"{problem.op} is declared to be handed dense tensors alone")
     bench = _ActivationRun(problem, call)
     return [*bench.forward(), *bench.backward()]
 

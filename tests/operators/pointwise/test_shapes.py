@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.fla.activations import FUNCTIONS, fla_activation
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import REFUSED, Status
 from kdaverify.operators.pointwise.call import (
@@ -93,3 +94,20 @@ def test_a_port_that_refuses_such_tensors_is_not_tested_on_them() -> None:
     problem = activation_panel("exchanged-x12", "l2norm", "fp32")
     found, *_ = check("activations", only("l2norm", forward=dense_alone), problem, {})
     assert found.status is Status.SKIP and found.message.startswith(REFUSED)
+
+
+def test_one_that_is_handed_dense_tensors_alone_is_tested_on_those() -> None:
+    port = only("l2norm", forward=norm_by_strides, dense=True)
+    usual, exchanged = (
+        {
+            one.status
+            for one in check("activations", port, activation_panel(name, "l2norm", "fp32"), {})
+        }
+        for name in ("usual", "exchanged-x23")
+    )
+    assert usual == {Status.PASS} and exchanged == {Status.SKIP}
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_so_are_those_of_fla_whose_callers_make_tensors_contiguous(op: str) -> None:
+    assert fla_activation(op).dense
