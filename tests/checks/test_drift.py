@@ -13,6 +13,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.drift import carriers
+from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.drift import measure, route
 from kdaverify.checks.growth import Growth
@@ -105,6 +106,17 @@ def test_emulated_members_pass() -> None:
     assert [statuses(Member(member, "bf16"), memory(tokens=1024)) for member in others] == [
         BOTH
     ] * len(others)
+
+
+@pytest.mark.parametrize("probe", ["memory", "faint"])
+def test_operands_of_matrix_units_may_be_cut_to_tf32(probe: str) -> None:
+    fp32 = FORMATS["fp32"]
+    cut = next(
+        member
+        for member in ensemble(contract_from_name("chunk64-tf32"), fp32)
+        if member.name == "matrix units that truncate"
+    )
+    assert statuses(Member(cut, "fp32"), memory("fp32", tokens=1024, probe=probe)) == BOTH
 
 
 @pytest.mark.parametrize("seed", [1, 3])
