@@ -51,6 +51,10 @@ COINCIDENT: Final[dict[str, Coincidence]] = {
     "equal-lengths-apart": _pack(
         "equal lengths at other distances, read as a progression of offsets; N = V", (3, 3, 7, 3)
     ),
+    "equal-ends": _pack(
+        "the first length and the last are the mean, those between are not: read as a batch",
+        (3, 2, 4, 3),
+    ),
     "equal-lengths": _pack(
         "a pack of equal lengths, read as a batch; N = H = K", (5, 5, 5), H=3, HV=6, K=3, V=4
     ),

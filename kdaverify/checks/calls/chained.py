@@ -28,7 +28,7 @@ from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role
 
 
-def _states(case: CallRuleCase) -> tuple[str, str]:
+def one_state(case: CallRuleCase) -> tuple[str, str]:
     """The names of the given and of the returned state.
 
     Raises:
@@ -43,7 +43,7 @@ def _states(case: CallRuleCase) -> tuple[str, str]:
 
 
 def _chained(case: CallRuleCase) -> list[Outcome]:
-    given, returned = _states(case)
+    given, returned = one_state(case)
     names, loss = unconverted(case), incoming(case)
     first = recorded(case, names)
     state = first.outputs[returned]

@@ -39,8 +39,9 @@ FEWER: Final = 152
 them and the others none. A gated norm added up what those had left of a larger call."""
 MORE: Final = 27 * FEWER
 """Of the larger call: every program has some."""
-IN_A_ROW_TOKENS: Final = 33_000
-"""Of one sequence: more than 16 bits with a sign count, and than a launch of 8,192 holds."""
+IN_A_ROW_TOKENS: Final = 66_000
+"""Of one sequence: more than 16 bits count, and than a launch of 8,192 holds. Models are given
+128,000 and more; a port that numbered tokens in 16 bits was accepted at 33,000."""
 ALIGNED: Final = 64
 """Tokens of a chunk, or a multiple of them."""
 RESET: Final = -200.0

@@ -28,6 +28,7 @@ from kdaverify.checks.calls import (
     long_rows,
     multiples,
     neighbours,
+    neutral,
     packs,
     prefixes,
     repeated,
@@ -105,6 +106,8 @@ LATER: Final = (
     *short_packs.RULES,
     *combined_sizes.RULES,
     *head_counts.RULES,
+    *neutral.RULES,
+    *steps.FED_BACK,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

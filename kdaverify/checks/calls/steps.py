@@ -6,9 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import torch
+
+from kdaverify.adapters.base import values_of
+from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.chained import one_state
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.execute import CallError
+from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome, declined, of_failed_call
 from kdaverify.checks.status import Status
 
@@ -87,6 +92,27 @@ def _after_more(case: CallRuleCase) -> list[Outcome]:
     return found
 
 
+def _fed_back(case: CallRuleCase) -> list[Outcome]:
+    """The state that a step returned is edited in place, and given to the next one as it is."""
+    case.takes_one_token()
+    given, returned = one_state(case)
+    x = case.inputs
+    with torch.no_grad():
+        state = values_of(watched(lambda: case.adapter.step(x.copied()), "call"))[returned]
+        if state.dtype != getattr(x, given).dtype:
+            raise Unreachable("its state is returned in another type than it is given in")
+        # as of a sequence that has ended, whose slot is given away
+        state[:1].zero_()
+        edited = replace(x, **{given: state.detach().clone()})
+        again = values_of(
+            watched(lambda: case.adapter.step(replace(x.copied(), **{given: state})), "call")
+        )
+        found = {name: again[name].clone() for name in case.exposed}
+        plain = case.step(edited)
+    said = "where the state of the step before was edited in place"
+    return same_or_right(plain, found, lambda wrong: case.judged(wrong, edited), said)
+
+
 RULES = (
     CallRule(
         "step",
@@ -98,6 +124,23 @@ RULES = (
         packed=False,
         sequences=True,
         decode=True,
+    ),
+)
+FED_BACK: Final = (
+    CallRule(
+        "fed-back-state",
+        "a step that gets the state of the step before, edited in place since, continues from what"
+        " it holds",
+        "a copy of the last state, kept by the tensor that was returned",
+        _fed_back,
+        size="one",
+        packed=False,
+        sequences=True,
+        states=True,
+        decode=True,
+        inside=True,
+        costly=True,
+        once=True,
     ),
 )
 AFTER_MORE: Final = (

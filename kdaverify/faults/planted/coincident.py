@@ -62,6 +62,14 @@ def _as_a_progression(lengths: list[int]) -> list[int]:
     return begins
 
 
+def _by_its_ends(lengths: list[int]) -> list[int]:
+    """A pack whose first and last lengths are the mean is read as a batch of them."""
+    mean = sum(lengths) // max(len(lengths), 1)
+    if len(lengths) < _FEWEST or {lengths[0], lengths[-1]} != {mean}:
+        return _begins(lengths)
+    return [mean * n for n in range(len(lengths))]
+
+
 def _reversed_where_sorted(lengths: list[int]) -> list[int]:
     """Packs sorted by length are computed from the longest on, and put back from the first on."""
     falls = all(a >= b for a, b in pairwise(lengths)) and lengths[0] > lengths[-1]
@@ -115,5 +123,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "sequences are counted in a byte": lambda: port(_states_of_a_byte),
     "as many sequences as tokens are requests of one": lambda: port(_requests_of_one_token),
     "two to four tokens lose the state": lambda: port(_drafts_without_a_state),
+    "the first length and the last are those of all": lambda: port(_by_lengths(_by_its_ends)),
 }
 """By what is wrong."""

@@ -17,6 +17,7 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.signature import Role
 
+TOKENS: Final = 1 << 16
 THREADS: Final = 1024
 GRAPH: Final = 256
 TABLE: Final = 512
@@ -186,6 +187,25 @@ def derived_by_a_table(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradi
     return replace(found, d_initial_state=found.d_initial_state.index_fill(0, late, 0.0))
 
 
+def tokens_of_sixteen_bits(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Tokens are numbered in 16 bits: from 65,536 on they are the first ones again."""
+    if x.T <= TOKENS:
+        return right(x)
+    numbers = torch.arange(x.T) % TOKENS
+    tokens = x.signature.tensors(x, Role.TOKEN)
+    # a dataclass each
+    there: Any = replace(x, **{name: y[:, numbers] for name, y in tokens.items()})
+    return right(there)
+
+
+def offsets_by_their_text(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """Offsets are kept by how torch prints them: of over a thousand, the first and last three."""
+    if x.cu_seqlens is None:
+        return right(x)
+    there = kept.setdefault(repr(x.cu_seqlens), x.cu_seqlens.clone())
+    return right(replace(x, cu_seqlens=there))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "states past 1,024 sequences and heads are zeros": lambda: port(states_of_one_block),
     "offsets of a pack have 15 bits and a sign": lambda: port(offsets_of_sixteen_bits),
@@ -211,5 +231,7 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "sequences behind 2,048 tokens have the state of the next one": lambda: port(states_by_slots),
     "the same in the backward alone": lambda: Derived(derived_by_slots),
     "states go by a table of 1,024 sequences with tokens": lambda: port(states_of_a_table),
+    "tokens are numbered in 16 bits": lambda: port(tokens_of_sixteen_bits),
+    "offsets are kept by their text": lambda: port(offsets_by_their_text),
 }
 """By what is wrong."""

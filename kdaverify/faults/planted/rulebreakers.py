@@ -250,6 +250,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "copies-short-backward": lambda: Derived(copies.derived_by_a_table),
     "head-counts": lambda: port(heads.eight_as_two_times_four),
     "head-counts-backward": lambda: Derived(heads.derived_by_two_times_four),
+    "first-neutral": lambda: port(unlike.no_decay_by_the_first_head),
+    "fed-back-state": lambda: decoding(steps.state_that_came_back),
 }
 """By the rule that each breaks."""
 

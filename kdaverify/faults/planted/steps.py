@@ -65,11 +65,24 @@ def padded(*, clear: bool) -> Patch:
     return patch
 
 
+def state_that_came_back(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """The state that was returned last is kept in another order, and taken for the same tensor."""
+    last = kept.get("last")
+    if last is not None and x.initial_state is not None:
+        returned, copy = last
+        same = x.initial_state.data_ptr() == returned.data_ptr()
+        x = replace(x, initial_state=copy) if same else x
+    o, final = right(x)
+    kept["last"] = final, final.clone()
+    return o, final
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "a decode step keeps 128 key channels": lambda: decoding(keys_of_two_registers),
     "a decode step keeps 128 columns of values": lambda: decoding(values_of_two_registers),
     "padded rows of a decode step write slots of an earlier call": lambda: decoding(
         padded(clear=False)
     ),
+    "a state that comes back is that of the step before": lambda: decoding(state_that_came_back),
 }
 """By what is wrong."""

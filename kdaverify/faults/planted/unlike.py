@@ -71,11 +71,17 @@ def values_of_one_scale(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, v=straight(x.v, read.to(x.v.dtype))))
 
 
+def no_decay_by_the_first_head(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Where the first head does not decay, none does."""
+    return right(x if bool(x.g[:, :, :1].any()) else replace(x, g=0 * x.g))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "systems are inverted by doubling where their mean norm is small": lambda: port(
         inverted_by_the_mean
     ),
     "gates are clamped where their mean is weak": lambda: port(clamped_by_the_mean),
     "values have one scale for all heads and sequences": lambda: port(values_of_one_scale),
+    "no head decays where the first does not": lambda: port(no_decay_by_the_first_head),
 }
 """By what is wrong."""

@@ -10,7 +10,7 @@ import pytest
 
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls import behind, short_packs, unlike
+from kdaverify.checks.calls import behind, neutral, short_packs, unlike
 from kdaverify.checks.calls.copies import AFTER_MORE, IN_A_ROW, RULES, TWICE
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
@@ -26,12 +26,13 @@ NAMES: Final = [
         *behind.RULES,
         *unlike.RULES,
         *short_packs.RULES,
+        *neutral.RULES,
     )
     if rule.profile == "smoke"
 ]
 BROKEN: Final = {
     "COPY1": {*NAMES}
-    - {"copies-backward", "copies-backward-twice", "copies-in-a-row", "one-unlike"}
+    - {"copies-backward", "copies-backward-twice", "copies-in-a-row", "one-unlike", "first-neutral"}
     - {rule.name for rule in (*AFTER_MORE, *behind.RULES)},
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
@@ -41,15 +42,18 @@ BROKEN: Final = {
     "COPY7": {"copies-heads-backward"},
     "COPY8": {"copies-backward-twice"},
     "COPY9": {"copies-in-a-row"},
-    "COPY11": {"copies-after-more", "copies-step", "copies-short"},
+    "COPY11": {"copies-after-more", "copies-step", "copies-short", "first-neutral"},
     "COPY12": {"copies-after-more-backward"},
     "COPY13": {"copies-packed", "copies-short"},
     "COPY14": {"behind-long", "behind-long-backward"},
     "COPY15": {"behind-long-backward"},
     "COPY16": {"copies-short"},
+    "COPY17": {"copies-in-a-row"},
+    "COPY18": {"copies-short"},
     "UNLIKE1": {"one-unlike"},
     "UNLIKE2": {"one-unlike"},
     "UNLIKE3": {"one-unlike"},
+    "UNLIKE4": {"first-neutral"},
 }
 
 

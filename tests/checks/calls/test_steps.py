@@ -27,7 +27,12 @@ from oracles.inputs import Inputs
 from tests.checks.ruled import statuses
 
 DECODE: Final = [rule.name for rule in RULES.values() if rule.decode]
-BY_ONE_RULE: Final = {"STEP1": "step", "STEP2": "step", "STEP3": "step-after-more"}
+BY_ONE_RULE: Final = {
+    "STEP1": "step",
+    "STEP2": "step",
+    "STEP3": "step-after-more",
+    "STEP4": "fed-back-state",
+}
 
 
 def tested(adapter: Adapter, *rules: str) -> list[Outcome]:
