@@ -18,6 +18,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """A test draws the same numbers alone and behind any others: behind 9,000 of them a formula that
+    loses digits at -8 met one, and a whole run failed that had passed.
+    """
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_worker_a_session() -> None:
     """Sessions under test that take every core would take those of the other tests: a worker costs
