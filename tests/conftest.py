@@ -20,8 +20,8 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """A test draws the same numbers alone and behind any others: behind 9,000 of them a formula that
-    loses digits at -8 met one, and a whole run failed that had passed.
+    """A test has the same numbers alone and behind any others: behind 9,000 of them a formula of a
+    test that cancels at -8 met such a one, and a whole run failed.
     """
     torch.manual_seed(0)
 
