@@ -6,8 +6,12 @@ IMPL ?= eager
 PROFILE ?= smoke
 VENV ?= .venv
 BIN := $(VENV)/bin
+UNITS = $(BIN)/python -m pytest tests -n auto --dist worksteal --quiet
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 FACTS := pyproject.toml constraints.txt
+
+# The type checker takes one core, and a minute by itself: it goes on beside the tests.
+beside_types = $(MAKE) --no-print-directory lint types & $(1); tests=$$?; wait $$! && exit $$tests
 
 # Sessions under test start hundreds of processes. Without compiled modules each compiles our
 # modules and rewrites their assertions again: 3.6 s of CPU instead of 2.4 s for an empty session.
@@ -24,10 +28,11 @@ verify: $(VENV)/.base ## judge IMPL (default eager) with PROFILE (default smoke)
 	@$(BIN)/kdaverify verify --impl '$(IMPL)' --profile '$(PROFILE)'
 
 quick: $(VENV)/.all ## while you work: lint and types beside every test that is no whole run of the suites
-	@$(MAKE) --no-print-directory lint types & $(BIN)/python -m pytest tests -n auto --dist worksteal --quiet -m 'not whole_run'; \
-	tests=$$?; wait $$! && exit $$tests
+	@$(call beside_types,$(UNITS) -m 'not whole_run')
 
-test: lint types units vendors ## lint, types, our own tests, then the suites on every implementation that runs here
+test: $(VENV)/.all ## lint, types, our own tests, then the suites on every implementation that runs here
+	@$(call beside_types,$(UNITS))
+	@$(MAKE) --no-print-directory vendors
 
 lint: $(VENV)/.all
 	$(BIN)/ruff check .
@@ -37,13 +42,13 @@ types: $(VENV)/.all
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 units: $(VENV)/.all
-	$(BIN)/python -m pytest tests -n auto --dist worksteal --quiet
+	$(UNITS)
 
 vendors: $(VENV)/.all
 	$(BIN)/python .ci/verify_all.py
 
 nightly: lint types ## as test, with every case of the tests that rotate and every vendor
-	$(BIN)/python -m pytest tests -n auto --dist worksteal --quiet --every
+	$(UNITS) --every
 	$(BIN)/python .ci/verify_all.py --all
 
 bench: $(VENV)/.all ## the figures that the README quotes

@@ -1,4 +1,4 @@
-"""Which of many like cases a commit runs: one in six or fewer, chosen by the commit."""
+"""Which of many like cases a commit runs: one in ten or fewer, chosen by the commit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-SHARE: Final = 6
+SHARE: Final = 10
 """One in this many cases of a test that rotates runs a commit: each runs again within a day of
 work, fifty commits and more, and what all of them share is tested by every commit. Tests that take
 minutes give a share of their own."""
