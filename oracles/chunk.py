@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic, Shape, of_first, pass_over
-from oracles.chunk_walk import Staged, walk_chunks
+from oracles.chunk_walk import Rows, Staged, walk_chunks
 from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
 from oracles.tokens import OfSequences, Tensors, Tokens
@@ -146,6 +147,18 @@ def _above_diagonal(size: int, device: torch.device) -> Tensor:
 
 Pick = Callable[[Tensor], Tensor]
 Stage = Callable[[Chunk], None]
+
+
+class ScannedState(ABC):
+    """A stage of the state that takes it past many chunks at once; called, it reads that before."""
+
+    @abstractmethod
+    def __call__(self, c: Chunk) -> None:
+        """Math: 3.5. Writes h and v_new."""
+
+    @abstractmethod
+    def past(self, c: Chunk, blocks: Sequence[Rows], start: Tensor) -> Sequence[Tensor]:
+        """The states after the chunks of each block, as `oracles.chunk_walk` scans."""
 
 
 def cumsum(c: Chunk) -> None:
@@ -327,6 +340,7 @@ class Stages:
             slice(4, 5) if arithmetic.together else slice(0, 6),
             "S",
             outputs,
+            self.state.past if isinstance(self.state, ScannedState) else None,
         )
         start = inputs.state.to(dtype)
         return walk_chunks(

@@ -28,9 +28,16 @@ from oracles.tokens import (
 )
 
 C = TypeVar("C", bound=OfSequences)
+Rows = slice | Tensor
+Scan = Callable[[C, Sequence[Rows], Tensor], Sequence[Tensor]]
+"""Of chunks, which of them are the first ones of their sequences, the second ones, ..., and the
+state before the first [n, ...]: the states after those of each block."""
 
 # Elements of the widest tensor of the chunks that are made at once: on a CPU what caches hold.
 AT_ONCE, AT_ONCE_ELSEWHERE = 2**18, 2**24
+# Chunks of a sequence that a scan takes at once: the same everywhere, as their number decides which
+# roundings there are.
+SCANNED = 16
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Staged(Generic[C]):
         along: those that take the state [n, ...] past chunks of n sequences.
         carried: the name of that state.
         outputs: [n, HV, C, ...], when all stages are done.
+        scan: of many chunks of a sequence at once; None: those along take it past one at a time.
     """
 
     made: Callable[[Tokens], C]
@@ -50,6 +58,7 @@ class Staged(Generic[C]):
     along: slice
     carried: str
     outputs: Callable[[C], Tensors]
+    scan: Scan[C] | None = None
 
     def before(self, tokens: Tokens) -> C:
         chunks = self.made(tokens)
@@ -95,14 +104,21 @@ def walk_chunks(
         padding.
     """
     order = longest_first(inputs)
-    carried = _Carried(state[order], staged.step)
-    cut = spans(inputs, order, size * (_chunks_at_once(inputs, size) if together else 1))
+    carried = _Carried(state[order])
+    if staged.scan is None:
+        number = _chunks_at_once(inputs, size) if together else 1
+    else:
+        number = SCANNED
+    cut = spans(inputs, order, size * number)
     places: list[Tensor] = []
     produced: list[Tensors] = []
     for span in reversed(cut) if reverse else cut:
         pieces = _pieces(inputs, span, size)
         chunks = staged.before(gather(inputs, pieces.span, dtype, others))
-        pieces.step(chunks, carried.past, reverse=reverse)
+        if staged.scan is None:
+            pieces.step(chunks, carried, staged, reverse=reverse)
+        else:
+            pieces.scan(chunks, carried, staged, staged.scan)
         produced.append(tuple(x.transpose(1, 2).flatten(0, 1) for x in staged.after(chunks)))
         places.append(pieces.places(inputs))
     return carried.of_all[torch.as_tensor(order).argsort()], tuple(
@@ -119,23 +135,22 @@ def _chunks_at_once(inputs: Inputs, size: int) -> int:
     return max(1, most // (of_chunk * sequences))
 
 
-class _Carried(Generic[C]):
+class _Carried:
     """The state of all sequences, the longest first, of which the first ones are walked."""
 
-    def __init__(self, state: Tensor, step: Callable[[C, Tensor], Tensor]) -> None:
-        self._walked, self._resting, self._step = state, state[:0], step
+    def __init__(self, state: Tensor) -> None:
+        self.walked, self._resting = state, state[:0]
 
     @property
     def of_all(self) -> Tensor:
-        return torch.cat((self._walked, self._resting))
+        return torch.cat((self.walked, self._resting))
 
-    def past(self, part: C, live: int) -> Tensor:
-        """The state after a chunk of the first `live` sequences."""
-        if live != len(self._walked):
+    def of_first(self, live: int) -> Tensor:
+        """The state of the first `live` sequences, which are walked on."""
+        if live != len(self.walked):
             everyone = self.of_all
-            self._walked, self._resting = everyone[:live], everyone[live:]
-        self._walked = self._step(part, self._walked)
-        return self._walked
+            self.walked, self._resting = everyone[:live], everyone[live:]
+        return self.walked
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,7 @@ class _Pieces:
     """
 
     span: Span
-    blocks: Sequence[slice | Tensor]
+    blocks: Sequence[Rows]
     order: Tensor | None
 
     def places(self, inputs: Inputs) -> Tensor:
@@ -159,20 +174,40 @@ class _Pieces:
         _, rows, valid = self.span
         return rows.masked_fill(~valid, inputs.B * inputs.T).flatten()
 
-    def step(self, chunks: C, past: Callable[[C, int], Tensor], *, reverse: bool) -> None:
+    def step(self, chunks: C, carried: _Carried, staged: Staged[C], *, reverse: bool) -> None:
         """Takes the state past block after block, and gives all chunks what the steps added."""
         if len(self.blocks) == 1:
-            past(chunks, len(self.span[1]))
+            carried.walked = staged.step(chunks, carried.of_first(len(self.span[1])))
             return
         added: list[dict[str, Tensor]] = []
         for block in reversed(self.blocks) if reverse else self.blocks:
             part = chunks.picked(block)
             before = [*vars(part).values()]
-            state = past(part, block.stop - block.start if isinstance(block, slice) else len(block))
-            added.append(_others_than((*before, state), part))
+            carried.walked = staged.step(part, carried.of_first(_number(block)))
+            added.append(_others_than((*before, carried.walked), part))
         for name in added[0]:
-            joined = torch.cat([of[name] for of in (reversed(added) if reverse else added)])
-            setattr(chunks, name, joined if self.order is None else joined[self.order])
+            parts = [of[name] for of in (reversed(added) if reverse else added)]
+            setattr(chunks, name, self._in_place(parts))
+
+    def scan(self, chunks: C, carried: _Carried, staged: Staged[C], scan: Scan[C]) -> None:
+        """Takes the state past all blocks at once."""
+        start = carried.of_first(_number(self.blocks[0]))
+        after = scan(chunks, self.blocks, start)
+        later = zip(after, self.blocks[1:], strict=False)
+        before = [start, *(state[: _number(block)] for state, block in later)]
+        staged.step(chunks, self._in_place(before))
+        for state in after:
+            carried.of_first(len(state))
+            carried.walked = state
+
+    def _in_place(self, of_blocks: Sequence[Tensor]) -> Tensor:
+        """What every block has, chunk by chunk as they lie in the span."""
+        joined = torch.cat([*of_blocks])
+        return joined if self.order is None else joined[self.order]
+
+
+def _number(block: Rows) -> int:
+    return block.stop - block.start if isinstance(block, slice) else len(block)
 
 
 def _others_than(known: Sequence[object], part: OfSequences) -> dict[str, Tensor]:
@@ -209,7 +244,7 @@ def _pieces(inputs: Inputs, span: Span, size: int) -> _Pieces:
     return once((inputs, "chunks", span[0], span[1].shape, size), made)
 
 
-def _as_slice(numbers: Tensor) -> slice | Tensor:
+def _as_slice(numbers: Tensor) -> Rows:
     """The same as a slice where they follow each other: of it tensors are views."""
     first = int(numbers[0])
     follow = torch.equal(numbers, torch.arange(first, first + len(numbers)))

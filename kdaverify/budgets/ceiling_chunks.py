@@ -11,11 +11,13 @@ transition M = Diag(exp G_c) - kg^T w, whose entries have cancelled already, and
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.ceiling_maps import applied, reached, reached_after
 from kdaverify.budgets.ceiling_roundings import EXPONENTIAL, PRODUCTS, Roundings, norm
 from kdaverify.budgets.score_blocks import LARGEST_EXPONENT
 from oracles.arithmetic import NATIVE
@@ -44,16 +46,23 @@ def chunk_ceiling(
         The same of S_T, and the bound of o [B, T, HV, V].
     """
 
+    joins = roundings.contract.transition == "formed"
+    first = iter((True,))
+
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         c = Chunk(tokens, inputs.factor, NATIVE)
         (c.S, *_) = carry
         STAGES.run(c)
-        errors = ChunkErrors(c, carry, roundings)
+        errors = ChunkErrors(c, carry[:3], roundings)
         errors.run()
-        return (c.S, errors.d_S, errors.columns), (errors.d_o,)
+        parts = reached_after(errors, carry[3:]) if joins else ()
+        if parts and not next(first, False):
+            errors.widen(parts[1] - parts[0])
+        return (c.S, errors.d_S, errors.columns, *parts), (errors.d_o,)
 
-    final, (o,) = scan(inputs, chunk_size, carried, body, dtype=torch.float64)
-    return final, o
+    parts = reached(carried[0], carried[2]) if joins else ()
+    final, (o,) = scan(inputs, chunk_size, (*carried, *parts), body, dtype=torch.float64)
+    return final[:3], o
 
 
 class ChunkErrors:
@@ -92,6 +101,11 @@ class ChunkErrors:
             self.state,
         ):
             stage()
+
+    def widen(self, columns: Tensor) -> None:
+        """The state after the chunk may be off by as much as these 2-norms of its columns."""
+        self.columns = torch.maximum(self.columns, columns)
+        self.d_S = torch.maximum(self.d_S, columns[..., None, :])
 
     def gates(self) -> None:
         """Relative errors of exp(G_i), D_ij: sums of up to i + 1 gates, |G_i| at most."""
@@ -191,11 +205,12 @@ class ChunkErrors:
         self.qg_most = c.qg.abs() + self.d_qg
         of_factors, few = (r.counts("state") * x for x in (3 * r.factors, PRODUCTS * r.unit))
         # where channels share a gate, v_new is decayed in the place of k
-        decayed = "v_decayed" if r.contract.decay == "scalar" else "kg"
-        cost = self._with(stored * r.relative("state", decayed) + of_factors + few)[..., -1:, :]
+        of_v, formed = r.contract.decay == "scalar", r.contract.transition == "formed"
+        decayed = (*(["v_decayed"] if of_v else []), *([] if of_v and not formed else ["kg"]))
+        cost = self._with(stored * r.relative("state", *decayed) + of_factors + few)[..., -1:, :]
         self.d_kg = c.kg.abs() * cost
-        if decayed == "kg":
-            least = r.stored("state", decayed, torch.zeros_like(c.kg))
+        if "kg" in decayed:
+            least = r.stored("state", "kg", torch.zeros_like(c.kg))
             self.d_kg = self.d_kg + least * (1 + self._outward())
         self.kg_most = c.kg.abs() + self.d_kg
 
@@ -250,7 +265,7 @@ class ChunkErrors:
     def state(self) -> None:
         """Math: 3.5, the error of S after the chunk."""
         c, r = self.c, self.r
-        transition = torch.diag_embed(self.last.squeeze(-1)) - c.kg.mT @ c.w
+        transition = self.transition
         kept, written = self.last * self.S_most, self.kg_most.mT @ self.v_most
         own = (
             c.kg.abs().mT @ self.own_v
@@ -259,24 +274,15 @@ class ChunkErrors:
         )
         own = own + r.sums("state", self.C) * (kept + written) + r.counts("state") * self.lost
         if r.contract.transition == "formed":
-            own = own + self._of_maps(kept)
+            own = own + applied(self, kept)
         if r.contract.decay == "scalar":
             # subnormal where v_new is small: 2^-25 of each element in fp16
             own = own + self.k.mT @ r.stored("state", "v_decayed", torch.zeros_like(self.own_v))
         moved = self._carried(transition) + own
         own = own + r.stored("state", "S", c.S.abs() + moved)
         most = self._carried(transition) + own
-        growth = torch.minimum(self._growth(), norm(transition.flatten(-2), -1))[..., None]
-        self.columns = torch.minimum(norm(most, -2), growth * self.columns + norm(own, -2))
+        self.columns = torch.minimum(norm(most, -2), self.growth * self.columns + norm(own, -2))
         self.d_S = torch.minimum(most, self.columns[..., None, :])
-
-    def _of_maps(self, kept: Tensor) -> Tensor:
-        """What making M = Diag(exp G_c) - kg^T w and kg^T u apart, and their sum, adds to S: terms
-        that v_new has cancelled are summed by themselves, over C tokens and then over K channels.
-        """
-        r, keys = self.r, self.kg_most.mT
-        of_S, of_u = keys @ (self.w_most @ self.S_most), keys @ self.u_most
-        return r.sums("state", self.C + self.K) * (kept + 2 * (of_S + of_u))
 
     def _with(self, cost: float) -> Tensor:
         """[C, K] relative error of a decay whose error is then `cost`."""
@@ -288,10 +294,19 @@ class ChunkErrors:
             X.abs() @ self.d_S, norm(X, -1)[..., None] * self.columns[..., None, :]
         )
 
-    def _growth(self) -> Tensor:
-        """2-norm bound of the chunk's transition: max(1, |1 - beta |k|^2|) max alpha a token."""
+    @cached_property
+    def transition(self) -> Tensor:
+        """[K, K] M = Diag(exp G_c) - kg^T w, exact."""
+        return torch.diag_embed(self.last.squeeze(-1)) - self.c.kg.mT @ self.c.w
+
+    @cached_property
+    def growth(self) -> Tensor:
+        """[1] 2-norm bound of M: that of all its elements, max(1, |1 - beta |k|^2|) max alpha of
+        every token.
+        """
         reflection = (1 - self.c.tokens.beta * self.k.square().sum(-1)).abs().clamp(min=1.0)
-        return (reflection * self.c.tokens.g.exp().amax(-1)).prod(-1)
+        by_token = (reflection * self.c.tokens.g.exp().amax(-1)).prod(-1)
+        return torch.minimum(by_token, norm(self.transition.flatten(-2), -1))[..., None]
 
     def _stored_w_and_u(self) -> Tensor:
         c, r = self.c, self.r

@@ -12,10 +12,9 @@ from torch import Tensor
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Emulator, multiplied_decays
-from kdaverify.budgets.ensemble import ContractOverflow, ensemble
+from kdaverify.budgets.ensemble import ContractOverflow, ensemble, mapping, on_units
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
-from kdaverify.budgets.sums import matrix_units
 from oracles.inputs import Inputs
 from oracles.long_run import Truth
 from oracles.tensors import OUTPUTS
@@ -129,7 +128,7 @@ def _walked(
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:
     """Of the ensemble: the baseline, the smallest chunks, products of decays, units that round or
-    cut operands to TF32, and a one-sided exponential.
+    cut operands to TF32, a one-sided exponential, and maps of the state.
 
     The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where
     the reference ensemble has no such exponential, because a single chunk does not show it, the
@@ -141,12 +140,11 @@ def carriers(contract: Contract, io: Format) -> list[Emulator]:
     one_sided = [member for member in others if member.exp in (exp_approximate, exp_short)]
     short = replace(plain, name="approximate exponential", exp=exp_short)
     products = multiplied_decays(contract.accumulate)
-    tf32 = contract.operands.name == "tf32"
-    units = matrix_units(contract.operands, contract) if tf32 else {}
     return [
         plain,
-        *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
+        *on_units(plain),
         *([smallest] if smallest.contract != contract else []),
         *(member for member in others if member.stages.cumsum is products),
         *(one_sided or [short]),
+        *mapping((plain,), contract),
     ]

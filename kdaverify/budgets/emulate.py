@@ -232,21 +232,6 @@ def residual_state(c: Chunk) -> None:
     _write(c, c.dot(c.R, c.store("residual", c.u - c.dot(c.w, c.h))))
 
 
-def mapped_state(c: Chunk) -> None:
-    """Math: 3.5 with the chunk's map of the state, M = Diag(exp G_c) - kg^T w and kg^T u, made
-    before the state is there.
-    """
-    apply_map(c, c.kg, torch.diag_embed(c.decay(slice(-1, None)).squeeze(-2)))
-
-
-def apply_map(c: Chunk, written: Tensor, kept: Tensor) -> None:
-    """S -> M S + C with M = kept - written^T w and C = written^T u; what o reads besides."""
-    c.h = c.store("h", c.S)
-    c.v_new = c.store("v_new", c.u - c.dot(c.w, c.h))
-    keys = written.transpose(-1, -2)
-    c.S = c.store("S", c.dot(kept - c.dot(keys, c.w), c.S) + c.dot(keys, c.u))
-
-
 def unsolved(c: Chunk) -> None:
     """Math: 3.3 of kernels that never make R."""
     c.R = identity(c.Akk)

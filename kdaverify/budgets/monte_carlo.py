@@ -37,6 +37,7 @@ from kdaverify.budgets.emulate import (
 from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
+from kdaverify.budgets.maps import joined_where_formed
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import Way, run_form
 from kdaverify.budgets.scalar_decay import of_one_gate
@@ -186,7 +187,8 @@ class MonteCarloArithmetic:
         return Way(dtype, differentiable(arithmetic), whole)
 
     def _of_gates(self, stages: Stages) -> Stages:
-        return of_one_gate(stages) if self.contract.decay == "scalar" else stages
+        of_gates = of_one_gate(stages) if self.contract.decay == "scalar" else stages
+        return joined_where_formed(of_gates, self.contract)
 
     def backward(self, rounding: StochasticRounding) -> BackwardStages:
         """The backward stages of the same kernel."""

@@ -76,10 +76,10 @@ def state(c: Chunk) -> None:
     _advance(c, c.u - c.dot(c.w, c.h))
 
 
-def mapped_state(c: Chunk) -> None:
-    """Math: 3.5 with the chunk's map of the state made before the state is there."""
-    channels = torch.eye(c.tokens.k.shape[-1], dtype=c.S.dtype, device=c.S.device)
-    emulate.apply_map(c, c.tokens.k * to_end(c), whole(c) * channels)
+def map_parts(c: Chunk) -> tuple[Tensor, Tensor]:
+    """What `maps.Parts` are of one gate for all channels: k decayed to the end, and exp(G_c) I."""
+    channels = torch.eye(c.tokens.k.shape[-1], dtype=c.w.dtype, device=c.w.device)
+    return c.store("kg", c.tokens.k * to_end(c)), whole(c) * channels
 
 
 def residual_wy(c: Chunk) -> None:

@@ -11,7 +11,8 @@ class StageTensors(NamedTuple):
     Args:
         stage: its name; that of the oracle's stage for the chunk form.
         every: stored by every kernel, in order.
-        some: stored only by those that factor decays, take the residual form or round first.
+        some: stored only by those that factor decays, take the residual form, round first or form
+            maps of the state.
     """
 
     stage: str
@@ -43,7 +44,9 @@ CHUNK: Final = Pipeline(
         StageTensors("scores", ("Aqk", "Akk"), ("factor", "q_in", "k_in", "k_out")),
         StageTensors("solve", ("R",)),
         StageTensors("wy", ("beta_k_wy", "kb", "w", "vb", "u", "qg", "kg"), ("k_back",)),
-        StageTensors("state", ("h", "v_new", "S"), ("residual", "prediction", "rounded_beta")),
+        StageTensors(
+            "state", ("h", "v_new", "S"), ("residual", "prediction", "rounded_beta", "M", "C")
+        ),
         StageTensors("output", ("o",), ("o_part",)),
     ),
     backward=(
@@ -66,7 +69,7 @@ SCALAR_DECAY: Final = Pipeline(
         StageTensors("scores", ("Akk",)),
         StageTensors("solve", ("R",)),
         StageTensors("wy", ("beta_k_wy", "kb", "w", "vb", "u")),
-        StageTensors("state", ("h", "v_new", "v_decayed", "S"), ("residual",)),
+        StageTensors("state", ("h", "v_new", "v_decayed", "S"), ("residual", "kg", "M", "C")),
         StageTensors("output", ("Aqk", "o")),
     ),
     backward=(

@@ -93,6 +93,8 @@ _TENSORS: Final = {
     "kg": "k exp(G of the last token - G), with which the state is written",
     "k_back": "k exp(-G), from which kg is made, with factors",
     "h": "the state before a chunk, as products take it",
+    "M": "of a chunk's map of the state, S -> M S + C, also of joined ones, as products take it",
+    "C": "what a map adds, as the product with a later M takes it",
     "v_new": "u - w h",
     "v_decayed": "v_new times its decay, as the product with k takes it",
     "S": "the carried state",
