@@ -149,6 +149,10 @@ Pick = Callable[[Tensor], Tensor]
 Stage = Callable[[Chunk], None]
 
 
+# The same everywhere: their number decides which roundings there are.
+SCANNED = 16
+
+
 class ScannedState(ABC):
     """A stage of the state that takes it past many chunks at once; called, it reads that before."""
 
@@ -341,11 +345,17 @@ class Stages:
             "S",
             outputs,
             self.state.past if isinstance(self.state, ScannedState) else None,
+            self.at_once,
         )
         start = inputs.state.to(dtype)
         return walk_chunks(
             inputs, chunk_size, start, staged, dtype=dtype, together=arithmetic.together
         )
+
+    @property
+    def at_once(self) -> int | None:
+        """Chunks of a sequence that a scan takes at once; None: there is no scan."""
+        return SCANNED if isinstance(self.state, ScannedState) else None
 
     @property
     def in_order(self) -> tuple[Stage, ...]:

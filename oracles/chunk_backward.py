@@ -360,6 +360,7 @@ def chunk_backward(
         slice(2, 3) if arithmetic.together else slice(0, 7),
         "dS",
         lambda b: (b.dq, b.dk, b.dv, b.dg, b.dbeta),
+        number=stages.at_once,
     )
     dS, (dq, dk, dv, dg, dbeta) = walk_chunks(
         inputs,

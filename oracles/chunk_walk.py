@@ -35,9 +35,6 @@ state before the first [n, ...]: the states after those of each block."""
 
 # Elements of the widest tensor of the chunks that are made at once: on a CPU what caches hold.
 AT_ONCE, AT_ONCE_ELSEWHERE = 2**18, 2**24
-# Chunks of a sequence that a scan takes at once: the same everywhere, as their number decides which
-# roundings there are.
-SCANNED = 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,7 @@ class Staged(Generic[C]):
         carried: the name of that state.
         outputs: [n, HV, C, ...], when all stages are done.
         scan: of many chunks of a sequence at once; None: those along take it past one at a time.
+        number: of chunks of a sequence that are walked at once; None: whatever caches hold.
     """
 
     made: Callable[[Tokens], C]
@@ -59,6 +57,7 @@ class Staged(Generic[C]):
     carried: str
     outputs: Callable[[C], Tensors]
     scan: Scan[C] | None = None
+    number: int | None = None
 
     def before(self, tokens: Tokens) -> C:
         chunks = self.made(tokens)
@@ -105,10 +104,7 @@ def walk_chunks(
     """
     order = longest_first(inputs)
     carried = _Carried(state[order])
-    if staged.scan is None:
-        number = _chunks_at_once(inputs, size) if together else 1
-    else:
-        number = SCANNED
+    number = staged.number or (_chunks_at_once(inputs, size) if together else 1)
     cut = spans(inputs, order, size * number)
     places: list[Tensor] = []
     produced: list[Tensors] = []
