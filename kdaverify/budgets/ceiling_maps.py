@@ -42,7 +42,9 @@ def reached_after(errors: ChunkErrors, before: Tensors) -> Tensors:
     of_map, of_added = norm(_missed_of_map(errors).flatten(-2), -1), _missed_of_added(errors)
     growth = errors.growth
     factor = (1 + of_map[..., None] / growth) * _joins(errors)
-    bias = K * least * largest + math.sqrt(K) * (r.stored("state", "C", least) + errors.lost[..., 0])
+    bias = K * least * largest + math.sqrt(K) * (
+        r.stored("state", "C", least) + errors.lost[..., 0]
+    )
     exact = growth * exact + norm(added, -2)
     computed = factor * (growth * computed + bias) + norm(added.abs() + of_added, -2)
     return exact, computed, torch.maximum(largest, computed)
@@ -51,16 +53,18 @@ def reached_after(errors: ChunkErrors, before: Tensors) -> Tensors:
 def applied(errors: ChunkErrors, kept: Tensor) -> Tensor:
     """[K, V] what making M = Diag(exp G_c) - kg^T w and kg^T u apart, and their sum, adds to S:
     terms that v_new has cancelled are summed by themselves, over C tokens and then over K channels.
-    M is stored, and meets h.
+    M is stored, and so is S as it meets M.
 
     Args:
         kept: the largest that Diag(exp G_c) S may be.
     """
     r, keys, M = errors.r, errors.kg_most.mT, errors.transition.abs()
-    of_S, of_u = keys @ (errors.w_most @ errors.h_most), keys @ errors.u_most
+    d_S = r.stored("state", "C", errors.S_most)
+    S = errors.S_most + d_S
+    of_S, of_u = keys @ (errors.w_most @ S), keys @ errors.u_most
     sums = r.sums("state", errors.C + errors.K) * (kept + 2 * (of_S + of_u))
     most = M + r.sums("state", errors.C) * (keys @ errors.w_most)
-    return sums + M @ errors.d_h + r.stored("state", "M", most) @ errors.h_most
+    return sums + M @ d_S + r.stored("state", "M", most) @ S
 
 
 def _joins(errors: ChunkErrors) -> float:
@@ -68,8 +72,8 @@ def _joins(errors: ChunkErrors) -> float:
     r, root = errors.r, math.sqrt(errors.K)
     sums = r.sums("state", errors.K)
     matrices = (1 + root * r.relative("state", "M")) * (1 + errors.K * sums)
-    column = 1 + max(r.relative("state", name) for name in ("C", "h"))
-    return matrices * column * (1 + root * sums) * (1 + r.relative("state", "S"))
+    column = (1 + r.relative("state", "C")) * (1 + root * sums) * (1 + r.relative("state", "S"))
+    return matrices * column
 
 
 def _missed_of_map(errors: ChunkErrors) -> Tensor:

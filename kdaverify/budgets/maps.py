@@ -37,13 +37,13 @@ class AffineMap(OfSequences):
     C: Tensor
 
     def of(self, c: Chunk, S: Tensor) -> Tensor:
-        """M S + C."""
-        return c.dot(self.M, S) + self.C
+        """M S + C, S taken as products with maps take it."""
+        return c.dot(self.M, c.store("C", S)) + self.C
 
     def after(self, c: Chunk, earlier: AffineMap) -> AffineMap:
         """The map of an earlier one and this."""
         M = c.store("M", c.dot(self.M, earlier.M))
-        return AffineMap(M, self.of(c, c.store("C", earlier.C)))
+        return AffineMap(M, self.of(c, earlier.C))
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,8 @@ class FormedState:
     parts: Parts
 
     def __call__(self, c: Chunk) -> None:
-        formed = self.formed(c)
         read_state(c)
-        c.S = c.store("S", formed.of(c, c.h))
+        c.S = c.store("S", self.formed(c).of(c, c.S))
 
     def formed(self, c: Chunk) -> AffineMap:
         """Math: M = kept - keys^T w and C = keys^T u."""
@@ -74,9 +73,9 @@ class JoinedState(ScannedState):
         read_state(c)
 
     def past(self, c: Chunk, blocks: Sequence[slice | Tensor], start: Tensor) -> list[Tensor]:
-        whole, h = FormedState(self.parts).formed(c), c.store("h", start)
+        whole = FormedState(self.parts).formed(c)
         joined = prefixes([whole.picked(block) for block in blocks], c)
-        return [c.store("S", one.of(c, h[: len(one.M)])) for one in joined]
+        return [c.store("S", one.of(c, start[: len(one.M)])) for one in joined]
 
 
 def read_state(c: Chunk) -> None:

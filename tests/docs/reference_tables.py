@@ -94,7 +94,7 @@ _TENSORS: Final = {
     "k_back": "k exp(-G), from which kg is made, with factors",
     "h": "the state before a chunk, as products take it",
     "M": "of a chunk's map of the state, S -> M S + C, also of joined ones, as products take it",
-    "C": "what a map adds, as the product with a later M takes it",
+    "C": "what a map adds, and the state, as products with M take them",
     "v_new": "u - w h",
     "v_decayed": "v_new times its decay, as the product with k takes it",
     "S": "the carried state",
