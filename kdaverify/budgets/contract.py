@@ -107,7 +107,8 @@ class Contract:
             and the kernel's chunks make use of it: see `budgets.scalar_decay`.
         transition: formed where each chunk's map of the state, S -> M S + C with M [K, K], is made
             before the state is there, as where ranks or chunks run at once: K terms are summed
-            where the decay of an element is one product. applied elsewhere.
+            where the decay of an element is one product, and maps are joined in any order: see
+            `budgets.maps`. applied elsewhere.
         inverse: series where blocks of `sub_block` rows are inverted as (I - A)(I + A^2)(I + A^4)
             and so on: powers of A grow before they cancel, which betas near 2 and coherent keys
             show. substituted where they are solved by rows or by smaller blocks.
