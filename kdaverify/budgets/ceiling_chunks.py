@@ -45,7 +45,6 @@ def chunk_ceiling(
     Returns:
         The same of S_T, and the bound of o [B, T, HV, V].
     """
-
     joins = roundings.contract.transition == "formed"
     first = iter((True,))
 

@@ -37,7 +37,7 @@ from kdaverify.budgets.freedoms import (
     in_base_2,
     plainest,
 )
-from kdaverify.budgets.maps import mapped
+from kdaverify.budgets.maps import mapped, mapped_back
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.score_blocks import VECTOR, blocks_of
@@ -125,7 +125,8 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
     if contract.qk != GIVEN or contract.beta == "logit":
         members = (*members, *_leaning(members[0]))
-    members = (*members, *multiplying(members[:1], contract), *_mapping(members[:2], contract))
+    of_maps = mapping((*members[:2], *on_units(members[0])), contract)
+    members = (*members, *multiplying(members[:1], contract), *of_maps)
     members = (*members, *by_series(members[:2], contract))
     if contract.carry.unit > contract.accumulate.unit:
         # A cache in 16 bits holds the initial state too. Where gates are near 0 every element then
@@ -152,11 +153,6 @@ def multiplying(members: Sequence[Emulator], contract: Contract) -> Iterator[Emu
         yield replace(member, name=f"{member.name}, products of decays", stages=stages)
 
 
-def _mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
-    """Those with maps of the state, where declared, in the products that operands may be cut for."""
-    yield from mapping((*members, *on_units(members[0])), contract)
-
-
 def mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:
     """The same kernels with the map of the state of each chunk formed first, where declared: taken
     past the state one by one, and joined before it is there.
@@ -166,7 +162,8 @@ def mapping(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulato
     for member in members:
         for what, joined in (("maps of the state", False), ("joined maps of the state", True)):
             stages = mapped(member.stages, contract, joined=joined)
-            yield replace(member, name=f"{member.name}, {what}", stages=stages)
+            back = mapped_back(member.backward, contract)
+            yield replace(member, name=f"{member.name}, {what}", stages=stages, backward=back)
 
 
 def on_units(plain: Emulator) -> tuple[Emulator, ...]:

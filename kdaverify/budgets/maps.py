@@ -8,6 +8,7 @@ rejected at 1.6e4 times the tolerance of S_T as long as the ensemble knew no suc
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.contract import Contract
 from oracles.chunk import STAGES, Chunk, ScannedState, Stages
-from oracles.chunk_backward import LAST
+from oracles.chunk_backward import LAST, BackwardStage, BackwardStages, ChunkGradients
 from oracles.tokens import OfSequences
 
 Parts = Callable[[Chunk], tuple[Tensor, Tensor]]
@@ -78,6 +79,40 @@ class JoinedState(ScannedState):
         return [c.store("S", one.of(c, start[: len(one.M)])) for one in joined]
 
 
+@dataclass(frozen=True)
+class FormedGradient:
+    """Math: VJP of 3.5 with the transposed map: dS -> M^T dS + what the chunk itself adds.
+
+    Without it the samples of d_initial_state scattered too little: right ports of slow gates were
+    rejected for a bias of 1.04 times its tolerance, and where sums of gradients are exact for a row
+    of 1.34 times.
+
+    Args:
+        plain: the stage of kernels that form no map.
+    """
+
+    plain: BackwardStage
+    parts: Parts
+
+    def __call__(self, b: ChunkGradients) -> None:
+        dS, added = b.dS, self._added(b)
+        self.plain(b)
+        M = FormedState(self.parts).formed(b.c).M
+        b.dS = b.store("dS", b.dot(M.mT, b.store("C", dS)) + added)
+
+    def _added(self, b: ChunkGradients) -> Tensor:
+        """Math: scale qg^T do - w^T dv, of what reads the state within the chunk."""
+        own, arithmetic = copy.copy(b), b.c.arithmetic
+        own.c, own.dS = copy.copy(b.c), torch.zeros_like(b.dS)
+
+        def store(name: str, x: Tensor) -> Tensor:
+            return x if name in ("dv_new", "dh", "dS") else arithmetic.store(name, x)
+
+        own.c.arithmetic = replace(arithmetic, store=store)
+        self.plain(own)
+        return own.dS
+
+
 def read_state(c: Chunk) -> None:
     """Math: 3.5, what a chunk reads of the state before it: h and v_new."""
     c.h = c.store("h", c.S)
@@ -106,8 +141,20 @@ def _joined(maps: Sequence[AffineMap], i: int, earlier: AffineMap, c: Chunk) -> 
 
 def mapped(stages: Stages, contract: Contract, *, joined: bool) -> Stages:
     """The same stages with maps of the state formed, and joined."""
-    parts = scalar_decay.map_parts if contract.decay == "scalar" else of_channels
+    parts = parts_of(contract)
     return replace(stages, state=JoinedState(parts) if joined else FormedState(parts))
+
+
+def mapped_back(backward: BackwardStages, contract: Contract) -> BackwardStages:
+    """The same stages, with maps of the gradient of the state where maps are declared."""
+    if contract.transition != "formed":
+        return backward
+    return replace(backward, state_bwd=FormedGradient(backward.state_bwd, parts_of(contract)))
+
+
+def parts_of(contract: Contract) -> Parts:
+    """What the map of a chunk is made of."""
+    return scalar_decay.map_parts if contract.decay == "scalar" else of_channels
 
 
 def joined_where_formed(stages: Stages, contract: Contract) -> Stages:

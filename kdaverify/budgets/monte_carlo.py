@@ -37,7 +37,7 @@ from kdaverify.budgets.emulate import (
 from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
-from kdaverify.budgets.maps import joined_where_formed
+from kdaverify.budgets.maps import joined_where_formed, mapped_back
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import Way, run_form
 from kdaverify.budgets.scalar_decay import of_one_gate
@@ -192,6 +192,9 @@ class MonteCarloArithmetic:
 
     def backward(self, rounding: StochasticRounding) -> BackwardStages:
         """The backward stages of the same kernel."""
+        return mapped_back(self._unmapped_backward(rounding), self.contract)
+
+    def _unmapped_backward(self, rounding: StochasticRounding) -> BackwardStages:
         contract = self.contract
         if contract.decay == "scalar":
             return scalar_decay.BACKWARD

@@ -42,7 +42,7 @@ from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
 from kdaverify.budgets.stage_forms import StageForm, form_of
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.budgets.sums import matrix_units
-from oracles.chunk import STAGES, Chunk, Stage, Stages
+from oracles.chunk import STAGES, Chunk, ScannedState, Stage, Stages
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 from oracles.stages import Named, defined, region
@@ -223,8 +223,12 @@ def solving(way: Solve, dot: Dot) -> Stage:
 
 def _plain(stages: Stages, plain: Stages) -> Stages:
     """The same stages, but plain ones for those of another meaning."""
+    own = {field.name: getattr(stages, field.name) for field in fields(stages)}
+    # Called alone, a scan does not take the state past its chunk.
     other = [
-        field.name for field in fields(stages) if getattr(stages, field.name) in _OTHER_MEANING
+        name
+        for name, stage in own.items()
+        if stage in _OTHER_MEANING or isinstance(stage, ScannedState)
     ]
     return replace(stages, **{name: getattr(plain, name) for name in other})
 
