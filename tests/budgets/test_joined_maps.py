@@ -5,6 +5,7 @@ contracts, in any order of joins; those that join wrongly, or in fewer bits, do 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -81,7 +82,7 @@ def port(x: Inputs, scan: Scan, join: Callable[[Map, Map, Kept], Map], **how: Ke
     maps: list[Map] = []
     for G, w, u, _, k in chunks:
         kg = keep(k * (G[-1] - G).exp())
-        kept = torch.diag(how.get("end", lambda G: G[-1])(G).exp())
+        kept = torch.diag(how.get("end", operator.itemgetter(-1))(G).exp())
         maps.append((kept - kg.mT @ w, kg.mT @ u))
     start = x.state[0, 0].float()
     after = [joins(M) @ joins(start) + C for M, C in scan(maps, lambda a, b: join(a, b, joins))]
@@ -156,8 +157,8 @@ def test_maps_that_are_joined_wrongly_do_not(gates: str) -> None:
 @pytest.mark.parametrize("gates", FAMILIES)
 def test_maps_without_the_gate_of_the_last_token_do_not(gates: str) -> None:
     problem = PROBLEM.replace(gates=gates, gate="mild")
-    for end, conforms in ((lambda G: G[-1], True), (lambda G: G[-2], False)):
-        found = port(problem.inputs(), in_turn, joined, end=end)
+    for row, conforms in ((-1, True), (-2, False)):
+        found = port(problem.inputs(), in_turn, joined, end=operator.itemgetter(row))
         assert (ratio(problem, FAMILIES[gates], found) <= 1) == conforms
 
 
