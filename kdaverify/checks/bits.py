@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,15 +103,6 @@ def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Ou
         if bool(compared[name].any())
     ]
     return judged or skipped("nothing is left to compare")
-
-
-def first_broken(relations: Iterable[list[Outcome]]) -> list[Outcome]:
-    """The outcomes of the first of several relations that is broken, else of the last."""
-    found = list[Outcome]()
-    for found in relations:
-        if any(outcome.status.rejects for outcome in found):
-            break
-    return found
 
 
 def subnormals(storage: Format) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -57,6 +57,37 @@ class Outcome:
     def ratio(self) -> float | None:
         """What was found / its tolerance; None where there is no figure."""
         return self.comparison.ratio if self.comparison else self.excess
+
+
+def rejected(found: Iterable[Outcome]) -> bool:
+    """Whether one of them rejects."""
+    return any(outcome.status.rejects for outcome in found)
+
+
+def placed(found: list[Outcome], place: str) -> list[Outcome]:
+    """The same; where one rejects, with a place behind each message."""
+    if not rejected(found):
+        return found
+    return [replace(outcome, message=f"{outcome.message}{place}") for outcome in found]
+
+
+def first_wrong_or_all(calls: Iterable[list[Outcome]]) -> list[Outcome]:
+    """The outcomes of the first call that is wrong, or else of all."""
+    right = list[Outcome]()
+    for found in calls:
+        if rejected(found):
+            return found
+        right += found
+    return right
+
+
+def first_wrong_or_last(calls: Iterable[list[Outcome]]) -> list[Outcome]:
+    """The outcomes of the first call that is wrong, or else of the last."""
+    found = list[Outcome]()
+    for found in calls:
+        if rejected(found):
+            break
+    return found
 
 
 def is_packed(call: TensorCall) -> bool:

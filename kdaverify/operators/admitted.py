@@ -11,7 +11,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, rejected
 
 if TYPE_CHECKING:
     from kdaverify.diagnosis.question import PropertyCase
@@ -98,4 +98,4 @@ def fails(case: PropertyCase, adapter: Adapter) -> bool:
     from kdaverify.checks.properties import check  # it needs this module first
 
     found: list[Outcome] = check(case.property, adapter, case.problem, case.detail)
-    return any(outcome.status.rejects for outcome in found)
+    return rejected(found)

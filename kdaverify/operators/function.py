@@ -17,7 +17,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, execute, mended
-from kdaverify.checks.outcome import Outcome, declined
+from kdaverify.checks.outcome import Outcome, declined, rejected
 from kdaverify.checks.status import Status
 from kdaverify.checks.step_call import uncalled_step
 from kdaverify.operator import NO_BACKWARD, CallOperator, Choices
@@ -284,7 +284,7 @@ class FunctionOperator(CallOperator):
             for dtype in adapter.dtypes
             for problem in self.probes(dtype)
         ]
-        if not adapter.step_form or any(one.status.rejects for one in found):
+        if not adapter.step_form or rejected(found):
             return found
         step = uncalled_step(
             adapter, self.within(adapter, self.probe(adapter.dtypes[0]).replace(T=1))

@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.laws.law import Law, nothing_else, of_any
-from kdaverify.checks.outcome import Outcome, outcomes, skipped
+from kdaverify.checks.outcome import Outcome, outcomes, rejected, skipped
 from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
 
@@ -95,7 +95,7 @@ def same(
         return outcomes(adapter, call, lambda: {**other})
 
     first = same_or_right(found, wanted, judged, said)
-    if any(outcome.status.rejects for outcome in first):
+    if rejected(first):
         return first
     return same_or_right(wanted, found, judged, said)
 

@@ -22,10 +22,9 @@ class NamedProblem:
         problem: in one of `dtypes`.
         profile: the smallest profile that tests it; the larger ones test it too.
         dtypes: types it is tested in.
-        once: smoke tests it in one format, and only where sizes vary; it is about them alone.
-        sizes: about sizes alone: acceptance of a kernel that is compiled for sizes tests it in one
-            format. A shape that no other problem has took FLA's kernels 20 s a format on an H200, a
-            shared one 1 s.
+        one_format: the profiles that test it in one format, as it is about sizes alone: smoke, and
+            only where sizes vary; acceptance of a kernel that is compiled for sizes. A shape that
+            no other problem has took FLA's kernels 20 s a format on an H200, a shared one 1 s.
     """
 
     name: str
@@ -33,10 +32,11 @@ class NamedProblem:
     problem: Problem
     profile: str = "smoke"
     dtypes: tuple[str, ...] = DTYPES
-    once: bool = False
-    sizes: bool = False
+    one_format: tuple[str, ...] = ()
 
 
+_ONCE: Final = ("smoke", "acceptance")
+_OF_SIZES: Final = ("acceptance",)
 _NARROW: Final = ("bf16", "fp16")
 _WIDE_RANGE: Final = tuple(dtype for dtype in DTYPES if dtype != "fp16")
 _PLAIN: dict[str, Any] = {
@@ -52,14 +52,13 @@ def _named(
     profile: str = "smoke",
     dtypes: tuple[str, ...] = DTYPES,
     padding: int = 0,
-    once: bool = False,
-    sizes: bool = False,
+    one_format: tuple[str, ...] = (),
     **fields: Any,
 ) -> NamedProblem:
     if "lengths" in fields:
         fields["T"] = sum(fields["lengths"]) + padding
     problem = Problem(**{**_PLAIN, **fields})
-    return NamedProblem(name, why, problem, profile, dtypes, once, sizes or once)
+    return NamedProblem(name, why, problem, profile, dtypes, one_format)
 
 
 _SMOKE = (
@@ -71,7 +70,7 @@ _SMOKE = (
            "a last chunk of 7 tokens: gate of its last row, rows rounded to 16 (H6, H8, H10, A5)",
            T=71, K=24, V=16, gate="mild"),
     _named("one-token", "a sequence of one token, as decode gives (S5, P6, H10)",
-           T=1, K=48, V=32, sizes=True),
+           T=1, K=48, V=32, one_format=_OF_SIZES),
     _named("chunk-plus-one", "one token past a full chunk: one row of carry (H10, O2, B17)",
            B=2, T=65, H=1, HV=1, gate="slow", state="absent"),
     _named("three-chunks",
@@ -82,11 +81,11 @@ _SMOKE = (
            lengths=EMPTY_ENDS, H=1, HV=2, K=16, V=24),
     _named("grouped-heads",
            "three value heads for each key head, data different in each (B30, A4, H23, C1)",
-           T=50, H=2, HV=6, K=24, V=16, sizes=True),
+           T=50, H=2, HV=6, K=24, V=16, one_format=_OF_SIZES),
     _named("many-heads",
            "more batch entries, key heads and value heads a group than random cases have: indices "
            "cut to two bits (A4, B30)",
-           B=3, T=6, H=5, HV=20, K=8, V=8, sizes=True),
+           B=3, T=6, H=5, HV=20, K=8, V=8, one_format=_OF_SIZES),
     _named("identical-keys", "the worst triangular system with beta 1 and slow gates (SO1, SO6)",
            key="identical", beta="one", gate="slow"),
     _named("coherent-keys", "coherent keys over a tail (SO1, SO4)",
@@ -118,9 +117,9 @@ _SMOKE = (
     _named("two-key-tiles",
            "the widest keys that kernels take, and values past 128: a second tile of both (A4, "
            "A10)",
-           T=20, H=1, HV=1, K=256, V=136, sizes=True),
+           T=20, H=1, HV=1, K=256, V=136, one_format=_OF_SIZES),
     _named("two-value-tiles", "a pack with the widest values, and keys past 128 (A4, WU9)",
-           lengths=(9, 0, 8), H=1, HV=1, K=136, V=256, gate="mild", sizes=True),
+           lengths=(9, 0, 8), H=1, HV=1, K=136, V=256, gate="mild", one_format=_OF_SIZES),
     _named("past-2048-tokens",
            "a sequence of more than 2,048 tokens of a narrow head, its gradients too: states kept "
            "for the backward in a ring of 64 chunks of 32 tokens, or 32 of 64 (H22)",
@@ -130,19 +129,20 @@ _SMOKE = (
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", beta="sparse"),
     _named("small-writes", "a system near the identity, whose inverse is cut short (SO1)",
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", key="identical", beta="small"),
-    *(_named(name, why, once=True, **fields) for name, (why, fields) in COINCIDENT.items()),
+    *(_named(name, why, one_format=_ONCE, **fields) for name, (why, fields) in COINCIDENT.items()),
     _named("past-256-values",
            "values past 256 columns, as heads of 256 expanded twice have, and a state: a second "
            "grid of them (A4, WU9)",
-           once=True, T=3, H=1, HV=1, K=8, V=264),
+           one_format=_ONCE, T=3, H=1, HV=1, K=8, V=264),
     _named("wide-group", "33 value heads of one key head, more than a program keeps (B30, A4)",
-           once=True, T=3, H=1, HV=33, K=8, V=8),
+           one_format=_ONCE, T=3, H=1, HV=33, K=8, V=8),
 )  # fmt: skip
 
 
 def _model(heads: int, why: str, dtypes: tuple[str, ...] = DTYPES, T: int = 80) -> NamedProblem:
+    one_format = _OF_SIZES if heads > 32 else ()
     return _named(f"model-{heads}-heads", why, profile="acceptance", dtypes=dtypes,
-                  sizes=heads > 32, T=T, H=heads, HV=heads, K=128, V=128)  # fmt: skip
+                  one_format=one_format, T=T, H=heads, HV=heads, K=128, V=128)  # fmt: skip
 
 
 _ACCEPTANCE = (
@@ -176,12 +176,13 @@ _ACCEPTANCE = (
     _named("all-empty", "no token at all: final states are the initial ones (V6, V4)",
            profile="acceptance", lengths=ALL_EMPTY, H=1, HV=2, K=16, V=24, state="asymmetric"),
     _named("odd-widths", "widths that are no power of two, V above one tile (A10, L8, SO5)",
-           profile="acceptance", T=79, H=1, HV=2, K=100, V=160, gate="spread", sizes=True),
+           profile="acceptance", one_format=_OF_SIZES, T=79, H=1, HV=2, K=100, V=160,
+           gate="spread"),
     _named("wide-key",
            "K and V above 128, where a second tile begins, and no power of two (A4, A10)",
-           profile="acceptance", T=24, H=1, HV=1, K=192, V=160, sizes=True),
+           profile="acceptance", T=24, H=1, HV=1, K=192, V=160, one_format=_OF_SIZES),
     _named("one-wide-group", "eight value heads on one key head (B30, A4)",
-           profile="acceptance", T=65, H=1, HV=8, sizes=True),
+           profile="acceptance", T=65, H=1, HV=8, one_format=_OF_SIZES),
     _named("reset-in-tail", "a hard reset inside a short tail (GA22, H8)",
            profile="acceptance", T=73, gate="one-token-hard-reset"),
     _named("strong-then-weak",

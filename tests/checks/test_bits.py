@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import find
-from kdaverify.checks.bits import BitwiseCall, Relation, exactly, first_broken, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, exactly, same_bits
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
@@ -74,16 +74,3 @@ def test_a_factor_is_part_of_what_is_wanted() -> None:
     )
     (wrong,) = (outcome for outcome in outcomes if outcome.status.rejects)
     assert wrong.output == "o" and f"got 7, wanted {float(first) / 2:.9g}" in wrong.message
-
-
-def test_the_first_relation_that_is_broken_ends_the_test() -> None:
-    tested: list[str] = []
-
-    def one(name: str, status: Status) -> list[Outcome]:
-        tested.append(name)
-        return [Outcome(name, status, name)]
-
-    plan = (("a", Status.PASS), ("b", Status.FAIL), ("c", Status.FAIL))
-    assert [outcome.output for outcome in first_broken(one(*step) for step in plan)] == ["b"]
-    assert tested == ["a", "b"]
-    assert [outcome.output for outcome in first_broken(one(*step) for step in plan[:1])] == ["a"]

@@ -34,7 +34,8 @@ def test_a_larger_profile_tests_all_that_a_smaller_one_tests(dtype: str) -> None
 def test_the_smoke_panel_is_inexpensive(dtype: str) -> None:
     # Those about sizes alone are tested in one of the formats of a kernel: 2.8 s of `eager`.
     costs = [
-        cost(entry.problem) / (len(DTYPES) if entry.once else 1) for entry in panel(dtype, "smoke")
+        cost(entry.problem) / (len(DTYPES) if "smoke" in entry.one_format else 1)
+        for entry in panel(dtype, "smoke")
     ]
     # The estimate is for heads of any width: the longest one takes 1.4 s of CPU time, gradients
     # included, of some 280 in a session of `eager`.

@@ -8,7 +8,7 @@ from functools import partial
 
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.checks.status import Status
 
 
@@ -20,10 +20,10 @@ def _alternating(
     before = {name: tensor.clone() for name, tensor in call().items()}
     between = other.judged(call_other())
     again = call()
-    if not any(outcome.status.rejects for outcome in between):
+    if not rejected(between):
         # what a kernel kept may be of a call before both
         between += [one for one in case.judged(before) if one.status.rejects]
-    if any(outcome.status.rejects for outcome in between):
+    if rejected(between):
         return between
     said = f"after a call that differs: {other.problem.describe()}"
     skips = [outcome for outcome in between if outcome.status is Status.SKIP]
@@ -78,32 +78,20 @@ def _rule(
     sequences: bool = True,
     offsets: bool = False,
     scaled: bool = False,
+    decode: bool = False,
 ) -> CallRule:
-    about, check = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
+    of = " of the decode entry point" if decode else ""
     return CallRule(
-        f"alternating-{name}",
-        about,
+        f"alternating-{name}{'-step' if decode else ''}",
+        f"calls{of} that differ in {differ}, in turns",
         exposes,
-        check,
+        partial(_alternating, change=change, decode=decode),
+        size="one" if decode else "tiny",
+        packed=not decode,
         sequences=sequences,
         offsets=offsets,
         scaled=scaled,
-        costly=True,
-    )
-
-
-def _decode_rule(
-    name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase]
-) -> CallRule:
-    return CallRule(
-        f"alternating-{name}-step",
-        f"calls of the decode entry point that differ in {differ}, in turns",
-        exposes,
-        partial(_alternating, change=change, decode=True),
-        size="one",
-        packed=False,
-        sequences=True,
-        decode=True,
+        decode=decode,
         costly=True,
     )
 
@@ -121,9 +109,11 @@ RULES = (
           sequences=False),
     _rule("option", "an option", "an executor kept without its options (B35)", _option,
           sequences=False),
-    _decode_rule("scale", "the scale", "the scale of the call that was captured", _scale),
-    _decode_rule("state", "whether there is an initial state",
-                 "a pool of states kept by shape, which a call without a state continues from",
-                 _state),
-    _decode_rule("batch", "the number of sequences", "slots and grids of the call before", _batch),
+    _rule("scale", "the scale", "the scale of the call that was captured", _scale,
+          decode=True),
+    _rule("state", "whether there is an initial state",
+          "a pool of states kept by shape, which a call without a state continues from", _state,
+          decode=True),
+    _rule("batch", "the number of sequences", "slots and grids of the call before", _batch,
+          decode=True),
 )  # fmt: skip

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of
 from kdaverify.adapters.channels import Channel
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import Judge, same_bits, same_or_right
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import handed, judge_gradients, run_backward
 from kdaverify.checks.outcome import Outcome, outcomes
-from oracles.signature import TensorCall
+from oracles.signature import Role, TensorCall
 
 Tensors = dict[str, Tensor]
 DEVICES: Final = ("cpu", "cuda", "npu")
@@ -178,6 +179,23 @@ class CallRuleCase:
         if reason:
             raise Unreachable(reason)
         return other
+
+    def check_part(
+        self, whole: TensorCall, cut: Callable[[str, Tensor], Tensor], reason: str
+    ) -> None:
+        """Checks that conventions leave this call as it is where it is part of a larger one.
+
+        Args:
+            cut: (name, tensor of the larger call) -> what is this call's, once or many times.
+            reason: of `Unreachable`.
+        Raises:
+            Unreachable: the kernel receives other numbers there.
+        """
+        read, alone = self.adapter.received(whole), self.adapter.received(self.inputs)
+        for name, x in self.inputs.signature.tensors(alone, Role.TOKEN, Role.STATE).items():
+            part = cut(name, getattr(read, name))
+            if not same(part.contiguous(), x.expand_as(part).contiguous()):
+                raise Unreachable(reason)
 
     def other_keys(self) -> dict[str, CallRuleCase]:
         """Cases of the same shape in which rows see other keys, by what is other.

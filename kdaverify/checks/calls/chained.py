@@ -8,6 +8,7 @@ detached every state with a graph behind it was accepted, since all other states
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -97,34 +98,18 @@ def _from_zeros(case: CallRuleCase) -> list[Outcome]:
     return case.judged_back(case.back(inputs=there), inputs=there)
 
 
+_rule = partial(
+    CallRule, packed=False, sequences=True, states=True, spare=False, backward=True, costly=True
+)
 RULES: Final = (
-    CallRule(
-        "chained-calls",
-        "where the state of one call enters the next, gradients of the first call's inputs have the"
-        " part that goes through it",
-        "a given state that is detached where it is no leaf, a state that is returned detached",
-        _chained,
-        packed=False,
-        sequences=True,
-        states=True,
-        spare=False,
-        inside=True,
-        backward=True,
-        costly=True,
-    ),
-)
+    _rule("chained-calls",
+          "where the state of one call enters the next, gradients of the first call's inputs have"
+          " the part that goes through it",
+          "a given state that is detached where it is no leaf, a state that is returned detached",
+          _chained, inside=True),
+)  # fmt: skip
 ZEROS: Final = (
-    CallRule(
-        "zero-state-backward",
-        "gradients are exact where every initial state is given and all zeros",
-        "states of zeros that are not loaded, and so have no gradient",
-        _from_zeros,
-        packed=False,
-        sequences=True,
-        states=True,
-        spare=False,
-        backward=True,
-        costly=True,
-        once=True,
-    ),
-)
+    _rule("zero-state-backward",
+          "gradients are exact where every initial state is given and all zeros",
+          "states of zeros that are not loaded, and so have no gradient", _from_zeros, once=True),
+)  # fmt: skip

@@ -36,22 +36,12 @@ _EXPOSES: Final = (
     "paths that several sizes choose together: splits of several KV heads, packs of one query each,"
     " programs that hold two groups of heads, whole blocks, tails of vectors"
 )
+_rule = partial(CallRule, exposes=_EXPOSES, combined=True, once=True)
 RULES: Final = (
-    CallRule(
-        "combined-sizes",
-        "every triple of sizes that kernels choose paths by gives right outputs",
-        _EXPOSES,
-        _combined,
-        combined=True,
-        once=True,
-    ),
-    CallRule(
-        "combined-sizes-backward",
-        "every pair of them, every triple from acceptance on, gives right gradients",
-        _EXPOSES,
-        partial(_combined, backward=True),
-        combined=True,
-        once=True,
-        backward=True,
-    ),
-)
+    _rule("combined-sizes",
+          "every triple of sizes that kernels choose paths by gives right outputs",
+          check=_combined),
+    _rule("combined-sizes-backward",
+          "every pair of them, every triple from acceptance on, gives right gradients",
+          check=partial(_combined, backward=True), backward=True),
+)  # fmt: skip

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import is_interpreted
-from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.autograd import SECOND, recorded, two_backwards, unconverted
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, CallRuleCheck, Tensors, Unreachable
@@ -47,7 +46,7 @@ ALIGNED: Final = 64
 RESET: Final = -200.0
 """A gate that leaves nothing in fp32, 1e-87 in fp64, and whose sums are rounded far less than those
 of -1e4."""
-OWN_COPIES: Final = "it has copies of its own"
+CHANGED: Final = "its conventions change each copy in another way"
 WIDE: Final = {"H": 260, "D": 8800}
 """Key heads are more than a byte counts, channels of a convolution more than 8 for each thread."""
 
@@ -78,8 +77,7 @@ class Copies:
         if is_interpreted(case.adapter):
             raise Unreachable(f"an interpreter would take minutes over {number:,} copies")
         small = case.inputs
-        if case.adapter.operator.has_keys:
-            raise Unreachable(OWN_COPIES)
+        _check_no_keys(case)
         large = case.beside(**_fields(case.problem, number, axes)).inputs()
         found = cls(case, number, axes, large)
         repeated = {
@@ -95,12 +93,7 @@ class Copies:
             raise Unreachable(f"it takes no call of {number:,} copies")
         many = replace(large, **repeated)
         # Raw gates have parameters of each head, and every copy's are rounded in another way.
-        read, alone = case.adapter.received(many), case.adapter.received(small)
-        if not all(
-            same(getattr(read, name), found.repeated(name, tensor))
-            for name, tensor in small.signature.tensors(alone, Role.TOKEN, Role.STATE).items()
-        ):
-            raise Unreachable("its conventions change each copy in another way")
+        case.check_part(many, found.split, CHANGED)
         return replace(found, many=many)
 
     def _axis(self, name: str) -> int | None:
@@ -157,6 +150,14 @@ class Copies:
             for outcome in self.case.judged(own)
         ]
 
+    def checked(self) -> list[Outcome]:
+        """Those of a call."""
+        return self.judged(self.case.run(self.many))
+
+    def checked_back(self) -> list[Outcome]:
+        """Those of the gradients of the last copy."""
+        return self.case.judged_back(self.last(self.case.back(self.loss(), self.many)))
+
     def _said(self, place: int) -> str:
         return f"in copy {place:,} of {self.number:,} of this call, along {self._letters}"
 
@@ -179,6 +180,24 @@ class Copies:
     def _behind_zeros(self, name: str, dy: Tensor) -> Tensor:
         axis = self._axis(name)
         return torch.cat([*[torch.zeros_like(dy)] * (self.number - 1), dy], axis or 0)
+
+
+def wide_axis(case: CallRuleCase) -> str:
+    """The axis of which a call can have any number: key heads or channels.
+
+    Raises:
+        Unreachable: it has neither, or its operator has copies of its own.
+    """
+    _check_no_keys(case)
+    axis = next(_present(case.problem, frozenset(WIDE)), None)
+    if axis is None:
+        raise Unreachable("it has neither heads nor channels")
+    return axis
+
+
+def _check_no_keys(case: CallRuleCase) -> None:
+    if case.adapter.operator.has_keys:
+        raise Unreachable("it has copies of its own")
 
 
 def farthest(copies: Tensor) -> int:
@@ -221,8 +240,7 @@ def _of_odd_size(case: CallRuleCase, *fields: str) -> CallRuleCase:
     A program whose first channel is a multiple of 4,096, or whose first sequence is one of 1,024,
     reads what it should where it reads from the start, if copies repeat every 8 or 4.
     """
-    if case.adapter.operator.has_keys:
-        raise Unreachable(OWN_COPIES)
+    _check_no_keys(case)
     problem = case.problem
     sizes = {name: getattr(problem, name) | 1 for name in fields if hasattr(problem, name)}
     if "H" in sizes and hasattr(problem, "HV"):
@@ -266,9 +284,7 @@ def _of_odd_pack(case: CallRuleCase) -> CallRuleCase:
 
 
 def _wide(case: CallRuleCase) -> Copies:
-    axis = next(_present(case.problem, frozenset(WIDE)), None)
-    if axis is None:
-        raise Unreachable("it has neither heads nor channels")
+    axis = wide_axis(case)
     one = _of_odd_size(case, axis)
     return Copies.of(one, _number(one, WIDE[axis], axis), frozenset({axis, "HV"}))
 
@@ -278,8 +294,7 @@ Make = Callable[[CallRuleCase], Copies]
 
 def _forward(make: Make) -> CallRuleCheck:
     def check(case: CallRuleCase) -> list[Outcome]:
-        copies = make(case)
-        return copies.judged(copies.case.run(copies.many))
+        return make(case).checked()
 
     return check
 
@@ -295,9 +310,7 @@ def _stepped(make: Make) -> CallRuleCheck:
 
 def _backward(make: Make) -> CallRuleCheck:
     def check(case: CallRuleCase) -> list[Outcome]:
-        copies = make(case)
-        found = copies.case.back(copies.loss(), copies.many)
-        return copies.case.judged_back(copies.last(found))
+        return make(case).checked_back()
 
     return check
 
@@ -319,21 +332,19 @@ def _in_a_row(case: CallRuleCase) -> list[Outcome]:
     # The last copy begins where a chunk does: what is left behind its chunks is what is left behind
     # those of one copy, and so are the roundings of the final state.
     before = -(-_number(one, IN_A_ROW_TOKENS, "T") // ALIGNED) * ALIGNED
-    copies = Copies.of(one, before + 1, frozenset({"T"}))
-    return copies.judged(one.run(copies.many))
+    return Copies.of(one, before + 1, frozenset({"T"})).checked()
 
 
 def _after_more(case: CallRuleCase) -> list[Outcome]:
     fewer, more = (_of_tokens(_of_odd_size(case, "B"), tokens) for tokens in (FEWER, MORE))
     fewer.case.run(more.many)
-    return fewer.judged(fewer.case.run(fewer.many))
+    return fewer.checked()
 
 
 def _after_more_backward(case: CallRuleCase) -> list[Outcome]:
     fewer, more = (_of_tokens(_of_odd_size(case, "B"), tokens) for tokens in (FEWER, MORE))
-    one = fewer.case
-    one.back(more.every_loss(), more.many)
-    return one.judged_back(fewer.last(one.back(fewer.loss(), fewer.many)))
+    fewer.case.back(more.every_loss(), more.many)
+    return fewer.checked_back()
 
 
 def _twice(case: CallRuleCase) -> list[Outcome]:

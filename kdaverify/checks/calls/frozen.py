@@ -15,7 +15,7 @@ from kdaverify.checks.calls.autograd import parts, received_gradients, recorded
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.problems.covering_array import Row, covering_array
 
 _LIVE, _FROZEN = "live", "frozen"
@@ -38,7 +38,7 @@ def _subsets(case: CallRuleCase) -> list[Outcome]:
         outcomes += same_or_right(
             beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients"
         )
-        if any(outcome.status.rejects for outcome in outcomes):
+        if rejected(outcomes):
             break
     return outcomes
 

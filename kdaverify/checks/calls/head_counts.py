@@ -8,15 +8,15 @@ first chunk was accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
-from kdaverify.checks.calls.copies import OWN_COPIES, Copies
+from kdaverify.checks.calls.copies import Copies, wide_axis
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_last
 
 COUNTS: Final = (2, 4, 8, 16, 32, 64)
 """Of heads: those of models, and what tensor parallelism leaves of them."""
@@ -30,12 +30,7 @@ def _counted(case: CallRuleCase) -> Iterator[Copies]:
     Raises:
         Unreachable: it takes none, or its operator has neither.
     """
-    if case.adapter.operator.has_keys:
-        raise Unreachable(OWN_COPIES)
-    sizes = type(case.problem).model_fields
-    axis = next((name for name in ("H", "D") if name in sizes), None)
-    if axis is None:
-        raise Unreachable("it has neither heads nor channels")
+    axis, sizes = wide_axis(case), type(case.problem).model_fields
     fields = {"B": 1, "T": TOKENS, **({"H": 1, "HV": 1} if axis == "H" else {})}
     one = case.beside(**{name: size for name, size in fields.items() if name in sizes})
     small, reasons, taken = replace(case, problem=one), dict[str, None](), 0
@@ -51,32 +46,20 @@ def _counted(case: CallRuleCase) -> Iterator[Copies]:
         raise Unreachable("; ".join(reasons))
 
 
-def _until_one_rejects(
-    case: CallRuleCase, judge: Callable[[Copies], list[Outcome]]
-) -> list[Outcome]:
-    found = list[Outcome]()
-    for copies in _counted(case):
-        found = judge(copies)
-        if any(outcome.status.rejects for outcome in found):
-            break
-    return found
-
-
 def _forward(case: CallRuleCase) -> list[Outcome]:
-    return _until_one_rejects(case, lambda copies: copies.judged(copies.case.run(copies.many)))
+    return first_wrong_or_last(copies.checked() for copies in _counted(case))
 
 
 def _backward(case: CallRuleCase) -> list[Outcome]:
-    def judged(copies: Copies) -> list[Outcome]:
-        found = copies.last(copies.case.back(copies.loss(), copies.many))
-        return [
+    return first_wrong_or_last(
+        [
             replace(outcome, message=f"{outcome.message}\n  of {copies.number} equal heads")
             if outcome.status.rejects
             else outcome
-            for outcome in copies.case.judged_back(found)
+            for outcome in copies.checked_back()
         ]
-
-    return _until_one_rejects(case, judged)
+        for copies in _counted(case)
+    )
 
 
 _rule = partial(CallRule, size="tails", packed=False, spare=False, costly=True, once=True)

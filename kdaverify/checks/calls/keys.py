@@ -11,7 +11,7 @@ from kdaverify.checks.calls.bits import same_bits, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.lifetimes import edited
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.checks.status import Status
 from oracles.signature import TensorCall
 
@@ -26,7 +26,7 @@ def _in_turns(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
     for said, other in case.other_keys().items():
         call_other, judge_other = other.direction(backward=backward)
         between, again = judge_other(call_other()), call()
-        if _rejects(between):
+        if rejected(between):
             return between
         skips += [one for one in between if one.status is Status.SKIP]
         words = f"after a call that differs in {said}"
@@ -36,7 +36,7 @@ def _in_turns(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
             else same_or_right(before, again, judge, words)
         )
     judged = judge(before)
-    return judged if _rejects(judged) else [*skips, *found]
+    return judged if rejected(judged) else [*skips, *found]
 
 
 def _other_tensors(case: CallRuleCase) -> TensorCall:
@@ -52,23 +52,17 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
     return edited(case, _other_tensors(case), nullcontext)
 
 
-def _rejects(found: list[Outcome]) -> bool:
-    return any(outcome.status.rejects for outcome in found)
-
-
 _EXPOSES: Final = (
     "schedules kept by sums or maxima of lengths, rows of a work space that nothing is written to,"
     " masks kept by shape (W1, W2, C10)"
 )
+_rule = partial(CallRule, size="keys", keys=True, costly=True)
 RULES: Final = (
-    CallRule("alternating-keys",
-             "calls of one shape whose rows see other keys, in turns: permuted lengths,"
-             " others of one hash, other lists, another mask", _EXPOSES, _in_turns, size="keys",
-             keys=True, costly=True),
-    CallRule("alternating-keys-backward", "the same of all gradients", _EXPOSES,
-             partial(_in_turns, backward=True), size="keys", keys=True, spare=False, backward=True,
-             costly=True),
-    CallRule("edited-keys", "lengths and lists edited in place are new ones",
-             "a schedule kept for a tensor of lengths that has changed since", _edited, size="keys",
-             keys=True, channel="objects", costly=True),
+    _rule("alternating-keys", "calls of one shape whose rows see other keys, in turns: permuted"
+          " lengths, others of one hash, other lists, another mask", _EXPOSES, _in_turns),
+    _rule("alternating-keys-backward", "the same of all gradients", _EXPOSES,
+          partial(_in_turns, backward=True), spare=False, backward=True),
+    _rule("edited-keys", "lengths and lists edited in place are new ones",
+          "a schedule kept for a tensor of lengths that has changed since", _edited,
+          channel="objects"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ is cut to some bits is that of another entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,7 @@ from torch import Tensor
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_all, placed, rejected
 from oracles.signature import Role, TensorCall
 
 FEWER: Final = 4
@@ -78,7 +78,18 @@ def _after(offsets: Tensor, count: int) -> Tensor:
 
 
 def _copies(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
-    found, reasons = list[Outcome](), list[str]()
+    reasons = list[str]()
+    found = first_wrong_or_all(
+        placed(_of_copies(small, one, backward=backward), f", of {one.said}")
+        for small, one in _taken(case, reasons)
+    )
+    if not found:
+        raise Unreachable("; ".join(dict.fromkeys(reasons)) or "no copies of it are one call")
+    return found
+
+
+def _taken(case: CallRuleCase, reasons: list[str]) -> Iterator[tuple[CallRuleCase, ManyCopies]]:
+    """The small problems whose copies the kernel takes; `reasons` gets why it takes no others."""
     for one in case.adapter.operator.copies():
         try:
             small = replace(case, problem=case.beside(**one.base))
@@ -93,13 +104,7 @@ def _copies(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
         if reason:
             reasons.append(reason)
             continue
-        outcomes = _of_copies(small, one, backward=backward)
-        if any(outcome.status.rejects for outcome in outcomes):
-            return [replace(x, message=f"{x.message}, of {one.said}") for x in outcomes]
-        found += outcomes
-    if not found:
-        raise Unreachable("; ".join(dict.fromkeys(reasons)) or "no copies of it are one call")
-    return found
+        yield small, one
 
 
 def _of_copies(small: CallRuleCase, one: ManyCopies, *, backward: bool) -> list[Outcome]:
@@ -108,7 +113,7 @@ def _of_copies(small: CallRuleCase, one: ManyCopies, *, backward: bool) -> list[
     plain = call()
     found = judge(plain)
     for count in (one.count, one.count // FEWER):
-        if any(outcome.status.rejects for outcome in found):
+        if rejected(found):
             break
         found = _beside(small, replace(one, count=count), plain, backward=backward)
     return found
@@ -149,25 +154,10 @@ _EXPOSES: Final = (
     "limits of grids, work spaces and indices that products of sizes pass: 1,024 programs, 8,192"
     " elements, 8 or 16 bits"
 )
+_rule = partial(CallRule, exposes=_EXPOSES, copies=True, spare=False, costly=True)
 RULES: Final = (
-    CallRule(
-        "many-copies",
-        "many copies of a small problem in one call have what it has by itself, and so has a"
-        " quarter of them in the next call",
-        _EXPOSES,
-        _copies,
-        copies=True,
-        spare=False,
-        costly=True,
-    ),
-    CallRule(
-        "many-copies-backward",
-        "the same of all gradients",
-        _EXPOSES,
-        partial(_copies, backward=True),
-        copies=True,
-        spare=False,
-        backward=True,
-        costly=True,
-    ),
-)
+    _rule("many-copies", "many copies of a small problem in one call have what it has by itself,"
+          " and so has a quarter of them in the next call", check=_copies),
+    _rule("many-copies-backward", "the same of all gradients",
+          check=partial(_copies, backward=True), backward=True),
+)  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_all, placed
 from oracles.signature import Role
 
 AXES: Final = {"head": ("HV",), "sequence": ("B", "N"), "token": ("T",)}
@@ -22,18 +22,24 @@ AXES: Final = {"head": ("HV",), "sequence": ("B", "N"), "token": ("T",)}
 
 
 def _first_neutral(case: CallRuleCase) -> list[Outcome]:
-    """Both ways of the first that is wrong, or else of all."""
-    found, neutral = list[Outcome](), _neutral(case)
-    for said, letters in AXES.items():
-        changed = {name: _without_first(case, name, x, letters) for name, x in neutral.items()}
-        # a dataclass each
-        there: Any = replace(case.inputs, **changed)
-        here = case.judged(case.run(there), there)
-        if any(outcome.status.rejects for outcome in here):
-            place = f"\n  the first {said} has {_said(neutral)}, the others have"
-            return [replace(outcome, message=f"{outcome.message}{place}") for outcome in here]
-        found += here
-    return found
+    """The outcomes of the first call that is wrong, or else of all."""
+    neutral = _neutral(case)
+    return first_wrong_or_all(
+        placed(
+            _neutral_along(case, neutral, letters),
+            f"\n  the first {said} has {', '.join(neutral)} of 0, the others have",
+        )
+        for said, letters in AXES.items()
+    )
+
+
+def _neutral_along(
+    case: CallRuleCase, neutral: dict[str, Tensor], letters: tuple[str, ...]
+) -> list[Outcome]:
+    changed = {name: _without_first(case, name, x, letters) for name, x in neutral.items()}
+    # a dataclass each
+    there: Any = replace(case.inputs, **changed)
+    return case.judged(case.run(there), there)
 
 
 def _neutral(case: CallRuleCase) -> dict[str, Tensor]:
@@ -66,10 +72,6 @@ def _without_first(
     changed = tensor.clone()
     changed.select(axis, 0).zero_()
     return changed
-
-
-def _said(neutral: dict[str, Tensor]) -> str:
-    return f"{', '.join(neutral)} of 0"
 
 
 RULES: Final = (

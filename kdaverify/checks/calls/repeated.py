@@ -9,7 +9,7 @@ from typing import Final
 from kdaverify.checks.calls.bits import Judge, differing, same_bits
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, rejected
 
 # Of the sentence that a pass carries; it decides nothing.
 CONFIDENCE: Final = 0.95
@@ -55,7 +55,7 @@ def _equal_calls(case: CallRuleCase, call: Callable[[], Tensors], judge: Judge) 
         if case.adapter.deterministic:
             return same_bits(plain, found, case.inputs, f"in call {number} of {case.times}")
         outcomes = judge(found)
-        if any(outcome.status.rejects for outcome in outcomes):
+        if rejected(outcomes):
             return outcomes
     if not case.adapter.deterministic:
         return judge(plain)
@@ -75,25 +75,23 @@ def _repeated_at_real_size(case: CallRuleCase, *, backward: bool = False) -> lis
     return _repeated(case, backward=backward)
 
 
+_rule = partial(CallRule, size="tails", counted=True)
+_real = partial(_rule, size="real", once=True, profile="acceptance")
 RULES = (
-    CallRule("repeated",
-             "the same call gives the same bits, or right ones each time where the implementation"
-             " declares deterministic=False",
-             "races: reads before writes, missing waits and barriers, tiles of the call before (A8,"
-             " H13, H20 to H27, O11, X6)", _repeated, size="tails", counted=True),
-    CallRule("repeated-step", "the same of the decode entry point",
-             "the same in a decode kernel (O11)", _repeated_step, size="one", packed=False,
-             sequences=True, counted=True),
-    CallRule("repeated-backward", "the same of all gradients",
-             "the same in the backward, sums by atomic additions (L6)",
-             partial(_repeated, backward=True), size="tails", spare=False, backward=True,
-             counted=True, costly=True),
-    CallRule("repeated-real", "the same of a pack of 1,024 tokens and more, 8 heads, K = V = 64",
-             "races among many blocks, and over more chunks than fit a pipeline (A8, H13, H20 to"
-             " H27)", _repeated_at_real_size, size="real", counted=True, once=True,
-             profile="acceptance"),
-    CallRule("repeated-real-backward", "the same of all gradients, at that size",
-             "the same in the backward, sums by atomic additions over many blocks (L6)",
-             partial(_repeated_at_real_size, backward=True), size="real", spare=False,
-             backward=True, counted=True, once=True, costly=True, profile="acceptance"),
+    _rule("repeated", "the same call gives the same bits, or right ones each time where the"
+          " implementation declares deterministic=False",
+          "races: reads before writes, missing waits and barriers, tiles of the call before (A8,"
+          " H13, H20 to H27, O11, X6)", _repeated),
+    _rule("repeated-step", "the same of the decode entry point",
+          "the same in a decode kernel (O11)", _repeated_step, size="one", packed=False,
+          sequences=True),
+    _rule("repeated-backward", "the same of all gradients",
+          "the same in the backward, sums by atomic additions (L6)",
+          partial(_repeated, backward=True), spare=False, backward=True, costly=True),
+    _real("repeated-real", "the same of a pack of 1,024 tokens and more, 8 heads, K = V = 64",
+          "races among many blocks, and over more chunks than fit a pipeline (A8, H13, H20 to"
+          " H27)", _repeated_at_real_size),
+    _real("repeated-real-backward", "the same of all gradients, at that size",
+          "the same in the backward, sums by atomic additions over many blocks (L6)",
+          partial(_repeated_at_real_size, backward=True), spare=False, backward=True, costly=True),
 )  # fmt: skip

@@ -46,13 +46,11 @@ def _forward(case: CallRuleCase) -> list[Outcome]:
     moved = offsets.clone()
     moved[middle] += 1
     copies.case.run(replace(copies.many, cu_seqlens=moved))
-    return copies.judged(copies.case.run(copies.many))
+    return copies.checked()
 
 
 def _backward(case: CallRuleCase) -> list[Outcome]:
-    copies = _copies(case)
-    found = copies.case.back(copies.loss(), copies.many)
-    return copies.case.judged_back(copies.last(found))
+    return _copies(case).checked_back()
 
 
 _rule = partial(CallRule, size="tails", sequences=True, spare=False, costly=True, once=True)

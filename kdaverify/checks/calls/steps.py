@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,14 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.chained import one_state
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError, watched
-from kdaverify.checks.outcome import Outcome, declined, of_failed_call
+from kdaverify.checks.outcome import (
+    Outcome,
+    declined,
+    first_wrong_or_last,
+    of_failed_call,
+    placed,
+    rejected,
+)
 from kdaverify.checks.status import Status
 
 CHANGES: Final[tuple[dict[str, Any], ...]] = (
@@ -45,9 +53,8 @@ def _step(case: CallRuleCase) -> list[Outcome]:
     skips, found = list[Outcome](), list[Outcome]()
     for one in _cases(case):
         judged = _judged(one)
-        if any(outcome.status.rejects for outcome in judged):
-            said = f"\n  of one token: {one.problem.describe()}"
-            return [replace(outcome, message=f"{outcome.message}{said}") for outcome in judged]
+        if rejected(judged):
+            return placed(judged, f"\n  of one token: {one.problem.describe()}")
         if all(outcome.status is Status.SKIP for outcome in judged):
             skips += judged
         else:
@@ -81,15 +88,16 @@ def _cases(case: CallRuleCase) -> Iterator[CallRuleCase]:
 
 
 def _after_more(case: CallRuleCase) -> list[Outcome]:
-    found = list[Outcome]()
-    for more, fewer in BATCHES:
-        larger, smaller = (replace(case, problem=case.beside(B=B)) for B in (more, fewer))
-        larger.step()
-        found = smaller.judged(smaller.step())
-        if any(outcome.status.rejects for outcome in found):
-            said = f"\n  of {fewer} sequences, after a call of {more}"
-            return [replace(outcome, message=f"{outcome.message}{said}") for outcome in found]
-    return found
+    return first_wrong_or_last(
+        placed(_fewer(case, more, fewer), f"\n  of {fewer} sequences, after a call of {more}")
+        for more, fewer in BATCHES
+    )
+
+
+def _fewer(case: CallRuleCase, more: int, fewer: int) -> list[Outcome]:
+    larger, smaller = (replace(case, problem=case.beside(B=B)) for B in (more, fewer))
+    larger.step()
+    return smaller.judged(smaller.step())
 
 
 def _fed_back(case: CallRuleCase) -> list[Outcome]:
@@ -113,47 +121,23 @@ def _fed_back(case: CallRuleCase) -> list[Outcome]:
     return same_or_right(plain, found, lambda wrong: case.judged(wrong, edited), said)
 
 
+_rule = partial(CallRule, size="one", packed=False, sequences=True, decode=True)
+_once = partial(_rule, costly=True, once=True)
 RULES = (
-    CallRule(
-        "step",
-        "the decode entry point returns the exact values of one token: of groups of heads, of"
-        " several sequences, under every option",
-        "heads, slots, scale, layout or options of another kernel than the prefill (H15, H16, S8)",
-        _step,
-        size="one",
-        packed=False,
-        sequences=True,
-        decode=True,
-    ),
-)
+    _rule("step",
+          "the decode entry point returns the exact values of one token: of groups of heads, of"
+          " several sequences, under every option",
+          "heads, slots, scale, layout or options of another kernel than the prefill (H15, H16,"
+          " S8)", _step),
+)  # fmt: skip
 FED_BACK: Final = (
-    CallRule(
-        "fed-back-state",
-        "a step that gets the state of the step before, edited in place since, continues from what"
-        " it holds",
-        "a copy of the last state, kept by the tensor that was returned",
-        _fed_back,
-        size="one",
-        packed=False,
-        sequences=True,
-        states=True,
-        decode=True,
-        inside=True,
-        costly=True,
-        once=True,
-    ),
-)
+    _once("fed-back-state",
+          "a step that gets the state of the step before, edited in place since, continues from"
+          " what it holds", "a copy of the last state, kept by the tensor that was returned",
+          _fed_back, states=True, inside=True),
+)  # fmt: skip
 AFTER_MORE: Final = (
-    CallRule(
-        "step-after-more",
-        "the decode entry point returns exact values of 3 and 5 sequences after calls of 4 and 8",
-        "rows of a padded batch that write the states of a larger call's slots",
-        _after_more,
-        size="one",
-        packed=False,
-        sequences=True,
-        decode=True,
-        costly=True,
-        once=True,
-    ),
-)
+    _once("step-after-more",
+          "the decode entry point returns exact values of 3 and 5 sequences after calls of 4 and 8",
+          "rows of a padded batch that write the states of a larger call's slots", _after_more),
+)  # fmt: skip

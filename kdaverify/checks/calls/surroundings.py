@@ -14,7 +14,7 @@ from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import execute
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_last
 from kdaverify.checks.status import Status
 from oracles.signature import Role, TensorCall
 
@@ -140,13 +140,11 @@ def _each(case: CallRuleCase) -> list[Outcome]:
     configurations = case.adapter.configurations()
     if not configurations:
         raise Unreachable("it lets no configuration of a tuner be chosen")
-    plain, found = case.run(), list[Outcome]()
-    for name, adapter in configurations.items():
-        one = replace(case, adapter=adapter)
-        found = same_or_right(plain, one.run(), one.judged, f"under {name}")
-        if any(outcome.status.rejects for outcome in found):
-            break
-    return found
+    plain = case.run()
+    each = {name: replace(case, adapter=adapter) for name, adapter in configurations.items()}
+    return first_wrong_or_last(
+        same_or_right(plain, one.run(), one.judged, f"under {name}") for name, one in each.items()
+    )
 
 
 _UNWRITTEN = (

@@ -13,12 +13,11 @@ from typing import Any, Final
 
 import torch
 
-from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
-from kdaverify.checks.calls.copies import BATCH, HEADS, Copies, farthest
+from kdaverify.checks.calls.copies import BATCH, CHANGED, HEADS, Copies, farthest
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_all, placed
 from oracles.signature import Role
 
 NUMBER: Final = 65
@@ -68,12 +67,7 @@ class Unlike:
             copies.many,
             **{name: copies.with_one(name, large[name], PLACE, x) for name, x in given.items()},
         )
-        read, alone = copies.case.adapter.received(many), copies.case.adapter.received(other.inputs)
-        if not all(
-            same(copies.split(name, getattr(read, name))[PLACE].contiguous(), x.contiguous())
-            for name, x in signature.tensors(alone, *roles).items()
-        ):
-            raise Unreachable("its conventions change each copy in another way")
+        other.check_part(many, lambda name, x: copies.split(name, x)[PLACE], CHANGED)
         return cls(copies, other, many)
 
     def judged(self, found: Tensors) -> list[Outcome]:
@@ -95,23 +89,15 @@ def _as_alone(case: CallRuleCase, found: Tensors) -> list[Outcome]:
 
 def _unlike(case: CallRuleCase) -> list[Outcome]:
     """The outcomes of the first call that is wrong, or else of all."""
-    found, reasons = list[Outcome](), list[str]()
-    one = replace(case, problem=case.beside(**PLAIN))
-    for said, copies in _copies(one, reasons):
-        for kind, fields in UNLIKE.items():
-            try:
-                problem = one.beside(**fields)
-                if problem == one.problem:
-                    continue
-                unlike = Unlike.of(copies, replace(one, problem=problem))
-            except Unreachable as reason:
-                reasons.append(str(reason))
-                continue
-            here = unlike.judged(one.run(unlike.many))
-            if any(outcome.status.rejects for outcome in here):
-                place = f"\n  {said[:-1]} {PLACE} of {NUMBER} has {kind}, the others have none"
-                return [replace(outcome, message=f"{outcome.message}{place}") for outcome in here]
-            found += here
+    one, reasons = replace(case, problem=case.beside(**PLAIN)), list[str]()
+    found = first_wrong_or_all(
+        placed(
+            unlike.judged(one.run(unlike.many)),
+            f"\n  {said[:-1]} {PLACE} of {NUMBER} has {kind}, the others have none",
+        )
+        for said, copies in _copies(one, reasons)
+        for kind, unlike in _kinds(one, copies, reasons)
+    )
     if not found:
         raise Unreachable("; ".join(dict.fromkeys(reasons)) or "it takes none of another kind")
     return found
@@ -121,6 +107,16 @@ def _copies(one: CallRuleCase, reasons: list[str]) -> Iterator[tuple[str, Copies
     for said, axes in AXES.items():
         try:
             yield said, Copies.of(one, NUMBER, axes)
+        except Unreachable as reason:
+            reasons.append(str(reason))
+
+
+def _kinds(one: CallRuleCase, copies: Copies, reasons: list[str]) -> Iterator[tuple[str, Unlike]]:
+    for kind, fields in UNLIKE.items():
+        try:
+            problem = one.beside(**fields)
+            if problem != one.problem:
+                yield kind, Unlike.of(copies, replace(one, problem=problem))
         except Unreachable as reason:
             reasons.append(str(reason))
 

@@ -26,7 +26,7 @@ from kdaverify.checks.calls.layouts import (
 )
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError, refuses_views
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_all, placed
 from kdaverify.checks.status import REFUSED
 from oracles.signature import Role, TensorCall
 
@@ -236,13 +236,9 @@ def _first_wrong(
     case: CallRuleCase, check: LayoutCheck, layouts: tuple[MemoryLayout, ...]
 ) -> list[Outcome]:
     """The outcomes of the first layout that is wrong, or else of all."""
-    found = list[Outcome]()
-    for layout in layouts:
-        here = check(case, layout)
-        if any(outcome.status.rejects for outcome in here):
-            return [replace(one, message=f"{one.message}, {layout.about}") for one in here]
-        found += here
-    return found
+    return first_wrong_or_all(
+        placed(check(case, layout), f", {layout.about}") for layout in layouts
+    )
 
 
 _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, first_broken, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law, ends_excluded
 from kdaverify.checks.laws.resample import TOKENS, resampled
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_last
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
@@ -117,7 +117,7 @@ def neighbours(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
     Empty ones are kept.
     """
-    return first_broken(_sequences_kept(adapter, problem, parity) for parity in range(2))
+    return first_wrong_or_last(_sequences_kept(adapter, problem, parity) for parity in range(2))
 
 
 def _sequences_kept(adapter: Adapter, problem: Problem, parity: int) -> list[Outcome]:
@@ -197,7 +197,7 @@ def other_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
     The calls have the same shapes, so nothing of a kept head is computed otherwise.
     """
-    return first_broken(
+    return first_wrong_or_last(
         _heads_kept(adapter, problem, torch.arange(problem.HV) % 2 == parity) for parity in range(2)
     )
 
@@ -223,7 +223,7 @@ OTHER_HEADS: Final = Law(
 
 def other_entries(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 5. Every second entry is resampled, then the others."""
-    return first_broken(
+    return first_wrong_or_last(
         _entries_kept(adapter, problem, torch.arange(problem.B) % 2 == parity)
         for parity in range(2)
     )

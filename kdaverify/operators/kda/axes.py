@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kdaverify.problems import Problem
 
 BEYOND_FP16: Final = "beyond-fp16"
+_SMOKE: Final = "smoke"
 _USUAL: Final = ("bf16", "fp32")
 
 
@@ -28,7 +29,7 @@ def _named(adapter: Adapter, profile: str) -> Choices:
     for dtype in adapter.dtypes:
         for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype)):
             problem = fitted(adapter, entry.problem)
-            if entry.once and not _has_sizes(problem, entry.problem):
+            if _SMOKE in entry.one_format and not _has_sizes(problem, entry.problem):
                 continue
             if problem.state == BEYOND_FP16 and stores_states_in_fp16(adapter, dtype):
                 continue
@@ -41,11 +42,8 @@ def _one_format(adapter: Adapter, profile: str) -> Mapping[str, str]:
     """The panel's problems that a profile tests in one format, by name: formats take turns."""
     from kdaverify.problems.panel import PANEL
 
-    if profile == "smoke":
-        alone = [entry for entry in PANEL if entry.once]
-    else:
-        few = profile == "acceptance" and adapter.compiled
-        alone = [entry for entry in PANEL if few and entry.sizes]
+    few = profile == _SMOKE or adapter.compiled
+    alone = [entry for entry in PANEL if few and profile in entry.one_format]
     taken = ([dtype for dtype in adapter.dtypes if dtype in entry.dtypes] for entry in alone)
     return {
         entry.name: formats[number % len(formats)]
@@ -128,7 +126,7 @@ def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
     chosen, domain = LAWS[law], adapter.domain
     if chosen.draws.get("packed") and not domain.packed:
         return False
-    tried = (domain.fit(entry.problem) for entry in panel(dtype, "smoke"))
+    tried = (domain.fit(entry.problem) for entry in panel(dtype, _SMOKE))
     return any(
         chosen.untestable(problem) is None and not any(map(domain.refuses, chosen.becomes(problem)))
         for problem in tried
@@ -166,7 +164,7 @@ def _gate(adapter: Adapter, profile: str) -> Choices:
 def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
     """The formats that laws are tested in: in smoke the usual ones, where taken."""
     usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
-    return usual if usual and profile == "smoke" else adapter.dtypes
+    return usual if usual and profile == _SMOKE else adapter.dtypes
 
 
 def drifting(adapter: Adapter, profile: str) -> Choices:

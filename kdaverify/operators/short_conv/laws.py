@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.outcome import Outcome, first_wrong_or_last, skipped
 from kdaverify.operators.relations import Tensors, exactly, relation, run, same
 from oracles.pointwise.short_conv import ShortConvCall
 
@@ -86,10 +86,7 @@ def _split(adapter: Adapter, problem: Any) -> list[Outcome]:
         )
         for cut in cuts
     ]
-    return next(
-        (one for one in found if any(outcome.status.rejects for outcome in one)),
-        found[-1] if found else skipped("too short"),
-    )
+    return first_wrong_or_last(found) or skipped("too short")
 
 
 def _decoded(adapter: Adapter, problem: Any) -> list[Outcome]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.outcome import Outcome, placed, rejected, skipped
 from kdaverify.operators.attention.laws.backward import BACKWARD_LAWS
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
@@ -230,9 +230,9 @@ def _poisoned(adapter: Adapter, given: Any) -> list[Outcome]:
     if declares_finite(adapter):
         return _filled(adapter, problem, FINITE)
     found = _filled(adapter, problem, torch.nan)
-    if _passes(found) or not _passes(_filled(adapter, problem, FINITE)):
+    if not rejected(found) or rejected(_filled(adapter, problem, FINITE)):
         return found
-    return [replace(one, message=f"{one.message}\n  {ROWS}; {MEND}") for one in found]
+    return placed(found, f"\n  {ROWS}; {MEND}")
 
 
 def _filled(adapter: Adapter, problem: Any, number: float) -> list[Outcome]:
@@ -245,10 +245,6 @@ def _filled(adapter: Adapter, problem: Any, number: float) -> list[Outcome]:
     found = run(adapter, problem, replace(call, **tensors))
     said = f"with {number:g} in rows of nobody"
     return same(adapter, call, found, run(adapter, problem, call), said)
-
-
-def _passes(found: list[Outcome]) -> bool:
-    return not any(one.status.rejects for one in found)
 
 
 ROWS: Final = (
