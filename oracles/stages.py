@@ -105,14 +105,9 @@ def run_stages(
         ValueError: a tensor that the stages need is missing.
     """
     check_given(given, covers, signatures)
-    rows = [name for name in given if name not in ("h", *FLOATING)]
-    tokenwise = [
-        name
-        for stage in covers
-        for name in signatures[stage].writes
-        if name not in ("h", "final_state")
-    ]
-    masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
+    rows, masked = _rows(given, inputs, chunk_size)
+    names = [name for stage in covers for name in signatures[stage].writes]
+    tokenwise = [name for name in names if name not in ("h", "final_state")]
     walk = Walk(inputs, given, chunk_size, dtype)
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
@@ -128,7 +123,6 @@ def run_stages(
             walk.keep(c.h, index)
         return (c.S, index + 1), tuple(getattr(c, name) for name in tokenwise)
 
-    produced: Tensors = tuple(inputs.v.new_zeros(0) for _ in tokenwise)
     final = inputs.state.to(dtype)
     if any(inputs.lengths):
         (final, _), produced = scan(
@@ -137,7 +131,13 @@ def run_stages(
     else:
         produced = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
     written = dict(zip(tokenwise, produced, strict=True)) | {"h": walk.kept, "final_state": final}
-    return {name: written[name] for stage in covers for name in signatures[stage].writes}
+    return {name: written[name] for name in names}
+
+
+def _rows(given: Named, inputs: Inputs, chunk_size: int) -> tuple[list[str], Tensors]:
+    """What is given of token rows: names, and the tensors where they are defined."""
+    rows = [name for name in given if name not in ("h", *FLOATING)]
+    return rows, tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
 
 
 def over_chunks(
@@ -152,7 +152,7 @@ def over_chunks(
     Returns:
         [B, T, HV, ...], 0 on rows past the end of a sequence.
     """
-    rows = [name for name in given if name not in ("h", *FLOATING)]
+    rows, masked = _rows(given, inputs, chunk_size)
     walk = Walk(inputs, given, chunk_size, torch.float64)
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
@@ -160,7 +160,6 @@ def over_chunks(
         walk.restore(c, dict(zip(rows, tokens.others, strict=True)), carry[0])
         return (carry[0] + 1,), (function(c),)
 
-    masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
     return scan(inputs, chunk_size, (walk.first,), body, dtype=torch.float64, others=masked)[1][0]
 
 

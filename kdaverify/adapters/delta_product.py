@@ -91,21 +91,16 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
         @wraps(function)
         def rule(*args: Any, **words: Any) -> Any:
             given = of_rule.bind(*args, **words).arguments
-            q, cu_seqlens = given["q"], given.get("cu_seqlens")
-            shape: tuple[int, int] = tuple(q.shape[:2])
+            q = given["q"]
             if gates == "none" and given["k"].requires_grad and q.dtype in SHORT:
                 raise ForwardOnlyError(OF_COPIES)
-            with torch.device(q.device):
-                if gates == "head":
-                    layout = ProductLayout.of_gates(given, steps)
-                else:
-                    layout = ProductLayout.grouped(shape, cu_seqlens, steps, halves=gated)
+            layout = _layout(given, steps, gates=gates, halves=gated)
             made = layout.arguments(given, NOTHING[_taken_beta.get()])
             if gates == "none" and gated:
                 made["g"] = layout.gates(made["beta"])
             call = signature.bind_partial()
             call.arguments |= {name: made[name] for name in signature.parameters if name in made}
-            returned = function(*call.args, **call.kwargs)
+            returned, shape = function(*call.args, **call.kwargs), tuple(q.shape[:2])
             if isinstance(returned, Tensor):
                 return layout.outputs(returned, shape)
             o, state = returned
@@ -118,3 +113,13 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
         return rule
 
     return decorate
+
+
+def _layout(given: Mapping[str, Any], steps: int, *, gates: str, halves: bool) -> ProductLayout:
+    q = given["q"]
+    with torch.device(q.device):
+        if gates == "head":
+            return ProductLayout.of_gates(given, steps)
+        return ProductLayout.grouped(
+            tuple(q.shape[:2]), given.get("cu_seqlens"), steps, halves=halves
+        )

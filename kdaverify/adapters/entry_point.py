@@ -87,6 +87,31 @@ def entry_point(
         AdapterError: no readable signature, fewer tensors, or a parameter without an argument.
     """
     _refuse_unfit(title, function)
+    parameters = _parameters(title, function)
+    named = _of_kinds(parameters, "POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+    by_name = all(name in named for name in tokens)
+    leading = _of_kinds(parameters, "POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
+    taken = tokens if by_name else tuple(leading[: len(tokens)])
+    if len(taken) < len(tokens):
+        raise AdapterError(
+            f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got"
+            f" ({', '.join(parameters)}); wrap the kernel in a function with these arguments"
+        )
+    passed = (*OPTIONAL, *ACTIVATED.get(gate, ()))
+    _refuse_hidden(title, parameters, passed)
+    keywords = tuple(name for name in passed if name in named and name not in taken)
+    _refuse_extra(title, parameters, (*taken, *keywords), (*tokens, *passed))
+    scale = parameters.get("scale")
+    defaults = scale is not None and scale.default is None
+    return EntryPoint(function, keywords, by_name, scale_defaults_to_none=defaults, tokens=tokens)
+
+
+def _parameters(title: str, function: Function) -> Mapping[str, inspect.Parameter]:
+    """Those of a function that has its object.
+
+    Raises:
+        AdapterError: no readable signature, or a method.
+    """
     try:
         parameters = signature_of(function).parameters
     except (TypeError, ValueError):
@@ -99,46 +124,11 @@ def entry_point(
             f"kernel {title!r}: is a method, which has no object yet; decorate the object instead:"
             " port = kdaverify.kernel(...)(Port())"
         )
-    named = [
-        name
-        for name, p in parameters.items()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-    by_name = all(name in named for name in tokens)
-    leading = [
-        name
-        for name, p in parameters.items()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    taken = tokens if by_name else tuple(leading[: len(tokens)])
-    if len(taken) < len(tokens):
-        raise AdapterError(
-            f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got"
-            f" ({', '.join(parameters)}); wrap the kernel in a function with these arguments"
-        )
-    passed = (*OPTIONAL, *ACTIVATED.get(gate, ()))
-    _refuse_hidden(title, parameters, passed)
-    keywords = tuple(name for name in passed if name in named and name not in taken)
-    needed = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    extra = [name for name in needed if name not in (*taken, *keywords)]
-    if extra:
-        known = ", ".join((*tokens, *passed))
-        if {*extra} <= {*ACTIVATED["bounded"]}:
-            raise AdapterError(
-                f"kernel {title!r}: {', '.join(extra)}: is of a gate that the kernel activates;"
-                " declare gate='softplus' or gate='bounded'"
-            )
-        raise AdapterError(
-            f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default, or wrap"
-            f" the kernel in a function with the names that are passed: {known}"
-        )
-    scale = parameters.get("scale")
-    defaults = scale is not None and scale.default is None
-    return EntryPoint(function, keywords, by_name, scale_defaults_to_none=defaults, tokens=tokens)
+    return parameters
+
+
+def _of_kinds(parameters: Mapping[str, inspect.Parameter], *kinds: str) -> list[str]:
+    return [name for name, p in parameters.items() if p.kind.name in kinds]
 
 
 def signature_of(function: Function) -> inspect.Signature:
@@ -199,3 +189,30 @@ def _refuse_hidden(
             f" signature names them; name those that the kernel takes ({', '.join(passed)}), or"
             f" remove **{rest[0]}"
         )
+
+
+def _refuse_extra(
+    title: str,
+    parameters: Mapping[str, inspect.Parameter],
+    given: tuple[str, ...],
+    known: tuple[str, ...],
+) -> None:
+    """Refuses parameters without a default that no argument is passed for."""
+    extra = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and name not in given
+    ]
+    if not extra:
+        return
+    if {*extra} <= {*ACTIVATED["bounded"]}:
+        raise AdapterError(
+            f"kernel {title!r}: {', '.join(extra)}: is of a gate that the kernel activates;"
+            " declare gate='softplus' or gate='bounded'"
+        )
+    raise AdapterError(
+        f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default, or wrap"
+        f" the kernel in a function with the names that are passed: {', '.join(known)}"
+    )

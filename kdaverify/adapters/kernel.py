@@ -173,20 +173,26 @@ def kernel(
     )
 
     def decorate(decorated: Function) -> KernelAdapter:
-        title = name or getattr(decorated, "__name__", type(decorated).__name__)
-        keywords = entry_point(title, decorated, tokens_of(gates), gate=gate).keywords
-        read = {
-            "scale": scale or ("argument" if "scale" in keywords else "fixed"),
-            "initial_state": "initial_state" in keywords,
-            "packing": packing or packing_of(keywords),
-            "padding": padding or ("undefined" if packing is None else "zero"),
-            "gate_parameters": parameters_of(keywords),
-        }
-        found = adapted(declaration_of(title, {**words, **read}), adapt(decorated), brought)
+        found = adapted(_declaration(decorated, words), adapt(decorated), brought)
         functools.update_wrapper(found, decorated, updated=())
         return found
 
     return decorate if function is None else decorate(function)
+
+
+def _declaration(decorated: Function, words: Mapping[str, Any]) -> Declaration:
+    """What is declared of a function, and what its signature says of the rest."""
+    title = words["name"] or getattr(decorated, "__name__", type(decorated).__name__)
+    gates, gate, packing = words["gates"], words["gate"], words["packing"]
+    keywords = entry_point(title, decorated, tokens_of(gates), gate=gate).keywords
+    read = {
+        "scale": words["scale"] or ("argument" if "scale" in keywords else "fixed"),
+        "initial_state": "initial_state" in keywords,
+        "packing": packing or packing_of(keywords),
+        "padding": words["padding"] or ("undefined" if packing is None else "zero"),
+        "gate_parameters": parameters_of(keywords),
+    }
+    return declaration_of(title, {**words, **read})
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kdaverify.verdicts.code_identity import CodeIdentity, changed, mixed_identi
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.decision import WEIGHT, Ruling, conclude
 from kdaverify.verdicts.demands import exceeded, lacking
-from kdaverify.verdicts.ledger import Ledger
+from kdaverify.verdicts.ledger import Against, Ledger
 from kdaverify.verdicts.record import Table, scan
 from kdaverify.verdicts.rules import BY_PROFILE, SHIPPED, rules_named
 from kdaverify.verdicts.seal import Account, Covered, Expected
@@ -33,6 +33,7 @@ COLUMNS: Final = (
 """What a decision reads of a record."""
 WORDY: Final = ("message", "replay")
 """Of these, what is kept of verdicts that did not pass."""
+UNDECLARED: Final = "no session says what it declares: judge it with `kdaverify verify --record`"
 
 
 @dataclass(frozen=True)
@@ -149,47 +150,47 @@ def _one(
     pl = polars("the gate")
     named = question.rules or _rules_of(accounts)
     rules, expected = rules_named(named), _expected(name, accounts)
-    waived = apply(
-        rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today
-    ).beside(strangers)
+    own = [waiver for waiver in question.waivers if waiver.impl == name]
+    waived = apply(rows, own, question.today).beside(strangers)
     counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
-    over = exceeded(rules, rows)
-    held = None if question.ledger is None else question.ledger.against(name, rows)
-    judged = tuple(
-        {one.short: one for account in accounts if (one := account.judged.get(name))}.values()
-    )
-    mixed_code = (*mixed_identities(judged), *_partly_identified(name, accounts))
-    several = [
-        *(f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts), *mixed_code)),
-        *changed(judged),
-    ]
+    held = Against() if question.ledger is None else question.ledger.against(name, rows)
+    judged = _judged(name, accounts)
+    several = {rules.mixed_versions: _several(name, accounts, judged, versions)}
     beside = {
-        Ruling.ERROR: [
-            reported for account in accounts for reported in account.trouble.get(name, ())
-        ],
-        Ruling.REJECT: [*waived.broken, *(held.worse if held else ()), *over],
+        Ruling.ERROR: [one for account in accounts for one in account.trouble.get(name, ())],
+        Ruling.REJECT: [*waived.broken, *held.worse, *exceeded(rules, rows)],
         Ruling.INSUFFICIENT: [
             *gaps,
-            *(several if rules.mixed_versions == "refuse" else []),
-            *(
-                []
-                if accounts
-                else ["no session says what it declares: judge it with `kdaverify verify --record`"]
-            ),
+            *several.get("refuse", ()),
+            *([] if accounts else [UNDECLARED]),
             *lacking(rules, counted, expected, accounts),
-            *(held.missing if held else ()),
+            *held.missing,
         ],
     }
     found = conclude(counted, expected, beside)
-    reported = (
-        *waived.reported,
-        *(several if rules.mixed_versions == "report" else ()),
-        *(held.reported if held else ()),
-    )
+    reported = (*waived.reported, *several.get("report", ()), *held.reported)
     reasons, limits = (*found.reasons, *reported), (*found.limits, *reported)
     return Gated(
         name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits
     )
+
+
+def _judged(name: str, accounts: Sequence[Account]) -> tuple[CodeIdentity, ...]:
+    """The code that the sessions judged, each version once."""
+    found = (account.judged.get(name) for account in accounts)
+    return tuple({one.short: one for one in found if one}.values())
+
+
+def _several(
+    name: str,
+    accounts: Sequence[Account],
+    judged: tuple[CodeIdentity, ...],
+    versions: Sequence[str],
+) -> list[str]:
+    """Of what the records hold several versions."""
+    mixed_code = (*mixed_identities(judged), *_partly_identified(name, accounts))
+    found = (*versions, *_harnesses(accounts), *mixed_code)
+    return [*(f"mixed versions: {one}" for one in found), *changed(judged)]
 
 
 def _about(name: str, tables: Sequence[Table], read: Sequence[pl.DataFrame]) -> list[Table]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.canonical import Canonical
+from kdaverify.checks.compare import Comparison
 from kdaverify.checks.options import implementation_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
@@ -140,33 +141,22 @@ class Judge:
         detail: dict[str, Any],
         seconds: float,
     ) -> Verdict:
-        figures = outcome.comparison
         tested = implementation_of(self.adapter, detail)
-        about, case_json = tested.environment(), "" if problem is None else problem.to_json()
-        sizes: dict[str, Any] = sizes_of(case_json)
+        about, ran = tested.environment(), NOTHING_YET
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
-        ran = tested.proof() if figures else NOTHING_YET
+        if outcome.comparison:
+            ran = tested.proof()
         return Verdict(
             implementation=self.adapter.name,
             property=self.property_name,
-            op=self.adapter.op if problem is None else problem.op,
             dtype=dtype,
-            regime="" if problem is None else problem.regime,
-            case="" if problem is None else problem.id,
-            problem=case_json,
-            **sizes,
+            **self._about_case(problem),
             detail=detail,
             output=outcome.output,
             status=outcome.status,
-            statistic=figures and figures.statistic,
-            value=figures and figures.value,
-            budget=figures and figures.budget,
             ratio=outcome.ratio,
-            grade=figures and figures.grade,
-            worst=str(figures.worst) if figures and figures.worst else "",
+            **_figures(outcome.comparison),
             message=self._message(outcome),
-            vacuous=figures.vacuous if figures else (),
-            peers=tuple(float(f"{ratio:.4g}") for ratio in figures.peers) if figures else (),
             digits_fewer=None if outcome.digits_fewer is None else round(outcome.digits_fewer, 2),
             published=others.published,
             benchmark=others.benchmark,
@@ -180,6 +170,18 @@ class Judge:
             duration_s=round(seconds, 4),
             replay=self._replay(problem, detail, isolated=outcome.status.takes_process),
         )
+
+    def _about_case(self, problem: Canonical | None) -> dict[str, Any]:
+        if problem is None:
+            return {"op": self.adapter.op}
+        case = problem.to_json()
+        return {
+            "op": problem.op,
+            "regime": problem.regime,
+            "case": problem.id,
+            "problem": case,
+            **sizes_of(case),
+        }
 
     def _message(self, outcome: Outcome) -> str:
         """Where outputs come from files, those at fault are named."""
@@ -204,3 +206,17 @@ class Judge:
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]
         return shlex.join(words if problem is None else [*words, problem.to_json()])
+
+
+def _figures(found: Comparison | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "statistic": found.statistic,
+        "value": found.value,
+        "budget": found.budget,
+        "grade": found.grade,
+        "worst": str(found.worst) if found.worst else "",
+        "vacuous": found.vacuous,
+        "peers": tuple(float(f"{ratio:.4g}") for ratio in found.peers),
+    }

@@ -20,6 +20,7 @@ from oracles.certified.balls import (
 )
 from oracles.certified.heads import Head, each_head, precision, reshape, write, write_exact, zeros
 from oracles.certified.token_form import reset, step
+from oracles.enclosure import Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import Inputs
 
@@ -49,55 +50,77 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
         ValueError: bits is out of range.
     """
     do, dS = cotangents.of(inputs)
-    tokens, group = inputs.B * inputs.T, inputs.HV // inputs.H
-    dq, dk = (zeros(tokens, inputs.H, inputs.K) for _ in range(2))
-    dv = zeros(tokens, inputs.HV, inputs.V)
-    dg = zeros(tokens, inputs.HV, inputs.KG)
-    dbeta = zeros(tokens, inputs.HV, 1)
-    d_initial_state = zeros(*inputs.state.shape)
-    shared: tuple[arb_mat, arb_mat] | None = None
+    written = GradientBalls.of(inputs)
     with precision(bits):
         for n, j, rows, head in each_head(inputs):
             if rows.start == rows.stop:
-                write_exact(d_initial_state, (n, j), dS[n, j])
+                write_exact(written.d_initial_state, (n, j), dS[n, j])
                 continue
             sweep = Sweep(head, matrix(exact(inputs.state[n, j])))
-            write(
-                d_initial_state,
-                (n, j),
-                sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j]))),
-            )
-            gates = [_of_gates(row, inputs.KG) for row in sweep.dg] if inputs.KG else []
-            for into, found in (
-                (dv, sweep.dv),
-                *([(dg, gates)] if gates else []),
-                (dbeta, sweep.dbeta),
-            ):
-                write(into, (rows, j), matrix(found[::-1]))
-            own = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
-            if shared is None or j % group == 0:
-                shared = own
-            else:
-                shared = (shared[0] + own[0], shared[1] + own[1])
-            if (j + 1) % group == 0:
-                write(dq, (rows, j // group), shared[0])
-                write(dk, (rows, j // group), shared[1])
-    shapes = (
-        inputs.q.shape,
-        inputs.k.shape,
-        inputs.v.shape,
-        inputs.g.shape,
-        inputs.beta.shape,
-        inputs.state.shape,
-    )
-    found = (
-        reshape(x, shape)
-        for x, shape in zip((dq, dk, dv, dg, dbeta, d_initial_state), shapes, strict=True)
-    )
+            state = sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j])))
+            write(written.d_initial_state, (n, j), state)
+            written.add(sweep, rows, j)
     terms = adjoint_with_terms(inputs, cotangents)[1]
     return GradientAnswer(
-        Gradients(*found), terms, f"balls, adjoint of the token form, {bits} bits"
+        written.reshaped(inputs), terms, f"balls, adjoint of the token form, {bits} bits"
     )
+
+
+@dataclass
+class GradientBalls:
+    """The gradients of all heads, [B * T, heads, width] and the state's, written head by head."""
+
+    dq: Enclosure
+    dk: Enclosure
+    dv: Enclosure
+    dg: Enclosure
+    dbeta: Enclosure
+    d_initial_state: Enclosure
+    group: int
+    shared: tuple[arb_mat, arb_mat] | None = None
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> GradientBalls:
+        """Nothing but zeros."""
+        tokens = inputs.B * inputs.T
+        return cls(
+            dq=zeros(tokens, inputs.H, inputs.K),
+            dk=zeros(tokens, inputs.H, inputs.K),
+            dv=zeros(tokens, inputs.HV, inputs.V),
+            dg=zeros(tokens, inputs.HV, inputs.KG),
+            dbeta=zeros(tokens, inputs.HV, 1),
+            d_initial_state=zeros(*inputs.state.shape),
+            group=inputs.HV // inputs.H,
+        )
+
+    def add(self, sweep: Sweep, rows: slice, j: int) -> None:
+        """Value head j of one sequence; a key head has the sum of its group, which follow each
+        other.
+        """
+        width = self.dg.high.shape[-1]
+        if width:
+            gates = [_of_gates(row, width) for row in sweep.dg]
+            write(self.dg, (rows, j), matrix(gates[::-1]))
+        write(self.dv, (rows, j), matrix(sweep.dv[::-1]))
+        write(self.dbeta, (rows, j), matrix(sweep.dbeta[::-1]))
+        dq, dk = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
+        if self.shared is not None and j % self.group:
+            dq, dk = self.shared[0] + dq, self.shared[1] + dk
+        self.shared = dq, dk
+        if (j + 1) % self.group == 0:
+            write(self.dq, (rows, j // self.group), dq)
+            write(self.dk, (rows, j // self.group), dk)
+
+    def reshaped(self, inputs: Inputs) -> Gradients[Enclosure]:
+        """As the inputs are."""
+        return Gradients(
+            reshape(self.dq, inputs.q.shape),
+            reshape(self.dk, inputs.k.shape),
+            reshape(self.dv, inputs.v.shape),
+            reshape(self.dg, inputs.g.shape),
+            reshape(self.dbeta, inputs.beta.shape),
+            reshape(self.d_initial_state, inputs.state.shape),
+        )
 
 
 @dataclass
