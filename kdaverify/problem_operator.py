@@ -5,9 +5,11 @@ and distinguished, whether adapters implement the operator or expose it beside a
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, get_args
+
+from pydantic import BaseModel
 
 from kdaverify.canonical import Canonical
 
@@ -117,9 +119,6 @@ class Operator(abc.ABC):
 
     def contrasts(self, problem: Any, detail: Mapping[str, Any]) -> Sequence[ContrastAxis]:
         """Changes of a problem in one thing each; which of them pass shows the dependence."""
-        # a module of operators: it needs this one first
-        from kdaverify.operators.one_change import one_change_each
-
         return one_change_each(
             problem, (change for change, own in self.smaller(problem, detail) if own == detail)
         )
@@ -168,3 +167,41 @@ class Operator(abc.ABC):
             until: of the monotonic clock; what is begun is ended.
         """
         return ""
+
+
+SIZES: Final = (64, 65, 1, 16, 17, 128, 2, 3)
+"""Whole tiles, one more and less: what a fault of tiles depends on."""
+SAME: Final = frozenset(("op", "dtype", "seed"))
+"""Fields that say which kernel is called and with which random numbers."""
+
+
+def one_change_each(problem: BaseModel, smaller: Iterable[Mapping[str, Any]]) -> list[ContrastAxis]:
+    """An axis for every field, and for fields that change together.
+
+    Args:
+        smaller: changes that make the problem smaller, those of one thing each; they come first.
+    """
+    found = dict[frozenset[str], dict[str, Mapping[str, Any]]]()
+    for change in (*smaller, *_other_values(problem)):
+        found.setdefault(frozenset(change), {}).setdefault(str(change), change)
+    return [ContrastAxis(("",), tuple(levels.values())) for levels in found.values()]
+
+
+def _other_values(problem: BaseModel) -> Iterator[Mapping[str, Any]]:
+    for name, field in type(problem).model_fields.items():
+        if name in SAME:
+            continue
+        own = getattr(problem, name)
+        yield from ({name: value} for value in _values(field.annotation) if value != own)
+
+
+def _values(annotation: Any) -> tuple[Any, ...]:
+    """Of a choice all, of a size some; none of what else there is."""
+    if annotation is bool:
+        return (False, True)
+    return SIZES if annotation is int else get_args(annotation) if _is_choice(annotation) else ()
+
+
+def _is_choice(annotation: Any) -> bool:
+    values = get_args(annotation)
+    return bool(values) and all(isinstance(value, str | int) for value in values)

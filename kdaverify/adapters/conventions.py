@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.convention_checks import check_conventions, check_value
-from kdaverify.adapters.laid_like import Memories, laid_like
 from oracles.codecs import BETAS, IDENTITY, Codec
 from oracles.gate_activation import (
     FORMS,
@@ -358,3 +357,32 @@ def _round(x: Tensor, dtype: torch.dtype) -> Tensor:
     # float64 to 16 bits is one rounding on some processors and two on others: always go through
     # float32.
     return x if dtype == torch.float64 else x.to(torch.float32).to(dtype)
+
+
+LARGEST: Final = 2**30
+"""Bytes: memory of this extent, most of it never touched, is not made a second time."""
+Memories = dict[tuple[int, torch.dtype], Tensor]
+"""By the address of the caller's memory that each stands for."""
+
+
+def laid_like(like: Tensor, values: Tensor, memories: Memories) -> Tensor:
+    """The values with the strides and the offset of `like`, in memory of their own that holds NaN
+    wherever no element is; as they are where that would take too much of it.
+
+    Args:
+        memories: of the tensors of this call so far: those that share memory still do.
+    """
+    room = like.untyped_storage().nbytes()
+    if room > LARGEST or not like.is_floating_point():
+        return values
+    key = (like.untyped_storage().data_ptr(), values.dtype)
+    if key not in memories:
+        memories[key] = torch.full(
+            (room // like.itemsize,), float("nan"), dtype=values.dtype, device=values.device
+        )
+    memory = memories[key]
+    laid = memory.as_strided(like.shape, like.stride(), like.storage_offset())
+    # One element of memory is written once, however often it is read.
+    once = tuple(slice(None) if stride else slice(1) for stride in like.stride())
+    laid[once].copy_(values[once])
+    return laid

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.implementation import implementation
-from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, implementation, limits_from
 from kdaverify.cli.replay import reported_option
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.verdicts.decision import Ruling

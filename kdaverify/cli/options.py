@@ -1,14 +1,18 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share, and what they name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kdaverify.cli.complaint import Complaint
 from kdaverify.limits import ISOLATE, NO_ISOLATE, Limits
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.canonical import Canonical
 
 # What is tested.
 Impls = Annotated[
@@ -76,3 +80,47 @@ def check_processes(workers: str) -> None:
     """
     if not (workers.isdecimal() or workers == "auto"):
         raise Complaint(f"--workers: wanted a number or auto, got {workers!r}")
+
+
+def implementation(spec: str, *, isolate: bool | None, limits: Limits) -> Adapter:
+    """What `--impl` names, in the process it is to run in.
+
+    Raises:
+        Complaint: there is none, or it cannot run here.
+    """
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.isolation import housed
+    from kdaverify.adapters.registry import find
+
+    try:
+        adapter = housed(find(spec), spec, isolate=isolate, limits=limits)
+    except AdapterError as error:
+        raise Complaint(f"--impl: {error}") from None
+    missing = adapter.missing()
+    if missing:
+        raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
+    return adapter
+
+
+def is_inline(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def any_problem_from(text: str) -> Canonical:
+    """The problem, of any operator, that `text`, a path or inline JSON, holds.
+
+    Raises:
+        Complaint: no such file, or no problem in it.
+    """
+    from kdaverify.canonical import ProblemError
+    from kdaverify.operator import problem_from_json
+
+    if not is_inline(text) and not Path(text).is_file():
+        raise Complaint(
+            f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in"
+            " single quotes"
+        )
+    try:
+        return problem_from_json(text if is_inline(text) else Path(text).read_text())
+    except (ProblemError, UnicodeDecodeError) as error:
+        raise Complaint(str(error)) from None

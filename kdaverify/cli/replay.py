@@ -18,16 +18,17 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.implementation import implementation
 from kdaverify.cli.options import (
     Benchmark,
     Isolate,
     MemoryLimit,
     Standards,
     TimeLimit,
+    any_problem_from,
+    implementation,
+    is_inline,
     limits_from,
 )
-from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
 from kdaverify.report.published import opinions_table, standards_line
 from kdaverify.verdicts.decision import Ruling

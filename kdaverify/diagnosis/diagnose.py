@@ -9,6 +9,8 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.ensemble import ContractOverflow
+from kdaverify.checks.location import Location
+from kdaverify.checks.properties import check
 from kdaverify.diagnosis.by_elements import by_elements
 from kdaverify.diagnosis.diagnosis import Diagnosis
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
@@ -21,7 +23,6 @@ from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
 from kdaverify.diagnosis.words import CONSISTENT, NOTHING_FAILS
-from kdaverify.diagnosis.wrong_stage import wrong_stage
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
@@ -273,3 +274,33 @@ def _where(adapter: Adapter, lineup: FaultComparison, first: PropertyCase, chunk
         return ""
     shown = lineup if first == lineup.question else FaultComparison(first, adapter)
     return traces(shown.kernel, shown.yard, first.problem, max(chunk_size, 1))
+
+
+def wrong_stage(adapter: Adapter, found: Diagnosis, first: PropertyCase) -> Location | None:
+    """The stage of the known bug that matches; else the one that the outputs themselves point to,
+    of the smallest case before the first; None where they point to none, or nothing fails.
+
+    Args:
+        found: the diagnosis.
+        first: the case before it was made smaller.
+    """
+    if not operator_of(first.problem).hidden_stages or found.passes:
+        return None
+    if found.fits and found.named:
+        fault = found.named[0].suspect.fault
+        return Location(fault.stage, f"that of {fault.id}, which matches")
+    if not adapter.open_ended:
+        return None
+    cases = dict.fromkeys((found.smallest.problem, first.problem))
+    each = (_by_itself(PropertyCase(first.property, x, first.detail), adapter) for x in cases)
+    return next((stage for stage in each if stage is not None), None)
+
+
+def _by_itself(case: PropertyCase, adapter: Adapter) -> Location | None:
+    try:
+        outcomes = check(case.property, adapter, case.problem, case.detail)
+        wrong = frozenset(outcome.output for outcome in outcomes if outcome.status.rejects)
+        found = operator_of(case.problem).traced(case, adapter, wrong)
+    except (ContractOverflow, UncertifiedError, ValueError):
+        return None
+    return None if found is None else Location(found.stage, f"by outputs alone: {found.reported}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +14,8 @@ from kdaverify.checks.status import Status
 from kdaverify.internals import parameters_of
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
-from kdaverify.plugin.certain import is_wrong, note_failures
 from kdaverify.plugin.collect import fix_draws, subject_of
-from kdaverify.plugin.crashes import present, unrepeated
+from kdaverify.plugin.crashes import crash_files, present, unrepeated
 from kdaverify.plugin.localising import localised
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.suite_files import property_of
@@ -290,3 +291,35 @@ def _once(call: Sequence[Verdict]) -> tuple[Verdict, ...]:
         if verdict.output not in kept or verdict.status.rejects:
             kept[verdict.output] = verdict
     return tuple(kept.values())
+
+
+_WRONG = pytest.StashKey[set[str]]()
+
+
+def is_wrong(config: pytest.Config, spec: str) -> bool:
+    """Whether a test of this implementation failed for certain: borderline failures need no re-test
+    then.
+
+    Known to all processes of a session that have a folder in common; else to each by itself.
+    """
+    mark = _mark(config, spec)
+    return spec in config.stash.setdefault(_WRONG, set()) or (mark is not None and mark.exists())
+
+
+def note_failures(config: pytest.Config, spec: str, verdicts: Sequence[Verdict]) -> None:
+    """Keeps that one of the verdicts of a test is a failure for certain, if one is."""
+    from kdaverify.verdicts.recheck import certain
+
+    if is_wrong(config, spec) or not certain(verdicts):
+        return
+    config.stash[_WRONG].add(spec)
+    mark = _mark(config, spec)
+    if mark is not None:
+        mark.touch()
+
+
+def _mark(config: pytest.Config, spec: str) -> Path | None:
+    files = crash_files(config)
+    if files is None:
+        return None
+    return files.folder / f"wrong-{hashlib.sha256(spec.encode()).hexdigest()[:16]}"

@@ -16,10 +16,9 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
 from kdaverify.operator import operator_of
 from kdaverify.operators.sizes import sizes_of
-from kdaverify.verdicts.figures import bits_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Verdict, bits_of
 
 
 class Rejected(AssertionError):

@@ -10,9 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kdaverify.verdicts.columns import RecordError
-from kdaverify.verdicts.figures import completed
 from kdaverify.verdicts.seal import BLANK, Account, Seal, SealedLine
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Verdict, completed
 
 _SEALED = b'{"seal":'
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from kdaverify.verdicts.columns import RecordError, checked, fitted, polars, to_frame
-from kdaverify.verdicts.figures import completed
 from kdaverify.verdicts.seal import BLANK, Account, Seal
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Verdict, completed
 
 if TYPE_CHECKING:
     import polars as pl

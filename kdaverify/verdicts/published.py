@@ -15,7 +15,7 @@ from kdaverify.checks.published.evidence import Benchmark, Evidence, emulated
 from kdaverify.checks.published.registry import findings
 from kdaverify.limits import Limits
 from kdaverify.operator import operator_of
-from kdaverify.verdicts.opinion import Opinion
+from kdaverify.verdicts.verdict import Opinion
 from oracles.autograd import ForwardOnlyError
 
 

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from kdaverify.checks.grade import Grade
 from kdaverify.checks.location import NoStage
 from kdaverify.checks.near_miss import CLEAR, SETTLED, Recheck
-from kdaverify.checks.status import Status
-from kdaverify.operators.sizes import RecordedSizes
-from kdaverify.verdicts.opinion import Opinion
+from kdaverify.checks.status import RuleOutcome, Status
+from kdaverify.operators.sizes import RecordedSizes, sizes_of
 
 SCHEMA = 5
 """Version of the row; a reader takes every older one and refuses a newer one."""
+
+
+class Opinion(BaseModel):
+    """One rule's verdict.
+
+    Args:
+        says: pass, fail or n/a.
+        statistic: what it measured, or why nothing was.
+        value, limit: of that; None where there is no figure.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    says: RuleOutcome
+    statistic: str
+    value: float | None = None
+    limit: float | None = None
 
 
 class Verdict(RecordedSizes):
@@ -145,3 +162,26 @@ class Verdict(RecordedSizes):
     def headline(self) -> str:
         """The first line of the message."""
         return self.message.partition("\n")[0]
+
+
+DOUBLE: Final = 53
+"""Bits of a float64."""
+
+_BITS: Final = re.compile(r"(\d+) bits\b")
+
+
+def bits_of(oracle: str) -> int | None:
+    """The precision that an oracle's description states; None where it states none."""
+    found = _BITS.search(oracle)
+    if found is not None:
+        return int(found[1])
+    return DOUBLE if oracle.startswith("float64") else None
+
+
+def completed(verdict: Verdict) -> Verdict:
+    """A verdict of version 1 with the figures that it did not have; any other as it is."""
+    if verdict.schema_version > 1:
+        return verdict
+    return verdict.model_copy(
+        update={**sizes_of(verdict.problem), "oracle_bits": bits_of(verdict.oracle)}
+    )

@@ -14,10 +14,9 @@ from torch import Tensor
 import kdaverify as kv
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.checks.laws.independence import before
+from kdaverify.checks.laws.independence import before, resampled
 from kdaverify.checks.laws.law import law_problems
 from kdaverify.checks.laws.registry import LAWS
-from kdaverify.checks.laws.resample import resampled
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status

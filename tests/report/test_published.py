@@ -13,8 +13,7 @@ from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.report.published import PublishedRuleCounts, opinions_table, standards_table, tallies
 from kdaverify.report.summary import summary
 from kdaverify.verdicts.decision import Expected, Ruling, decide
-from kdaverify.verdicts.opinion import Opinion
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Opinion, Verdict
 from tests.rows import row
 
 LENIENT, STRICT, SILENT = (

@@ -15,8 +15,7 @@ from kdaverify.checks.location import NoStage
 from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.report.terminal import MOST_FAILURES, show
 from kdaverify.verdicts.decision import Decision, Expected, decide
-from kdaverify.verdicts.opinion import Opinion
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Opinion, Verdict
 from tests.rows import row
 
 EXPECTED = Expected("port", ("fp32",), ("o",), ("forward",))

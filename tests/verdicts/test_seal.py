@@ -14,10 +14,9 @@ import pytest
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.verdicts import lines
-from kdaverify.verdicts.opinion import Opinion
 from kdaverify.verdicts.record import RecordError, RecordWriter, read, scan
 from kdaverify.verdicts.seal import Account, Expected, Seal, schema_text
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Opinion, Verdict
 from tests.rows import ROOT, row
 
 ACCOUNT = Account(

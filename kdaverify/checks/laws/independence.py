@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law, ends_excluded
-from kdaverify.checks.laws.resample import TOKENS, resampled
 from kdaverify.checks.outcome import Outcome, first_wrong_or_last
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 RESAMPLED: Final = ("q", "k", "v", "beta")
 """Not the gates: a kernel may take the decays of a block relative to a later row of it, which moves
@@ -274,3 +274,47 @@ NO_WRITES: Final = Law(
     becomes=lambda problem: (problem.replace(beta="zero"),),
     draws={**LIVELY, "state": ("random", "large", "asymmetric")},
 )
+
+
+BY_KEY_HEAD: Final = ("q", "k")
+
+
+def resampled(
+    problem: Problem,
+    *,
+    tokens: Tensor | None = None,
+    heads: Tensor | None = None,
+    sequences: Tensor | None = None,
+    names: Sequence[str] = (*TOKENS, "initial_state"),
+) -> Inputs:
+    """The problem's call where only what is kept is its own; the rest comes from the same regimes
+    at another seed.
+
+    Args:
+        tokens: [B, T], True where tokens are kept; None: all.
+        heads: [HV], the value heads kept, and with them the key heads they read; None: all.
+        sequences: [N], whose initial states are kept; None: all.
+        names: the inputs that may be resampled.
+    """
+    own, other = problem.inputs(), problem.replace(seed=problem.seed + 1).inputs()
+    rows = _all(problem.B, problem.T) if tokens is None else tokens
+    columns = _all(problem.HV) if heads is None else heads
+    states = _all(problem.N) if sequences is None else sequences
+
+    def kept(name: str) -> Tensor:
+        if name == "initial_state":
+            return states[:, None, None, None] & columns[:, None, None]
+        read = columns.view(problem.H, -1).any(1) if name in BY_KEY_HEAD else columns
+        mask = rows[:, :, None] & read
+        return mask if name == "beta" else mask[..., None]
+
+    changed = {
+        name: torch.where(kept(name), getattr(own, name), getattr(other, name))
+        for name in names
+        if getattr(own, name) is not None
+    }
+    return replace(own, **changed)
+
+
+def _all(*sizes: int) -> Tensor:
+    return torch.ones(sizes, dtype=torch.bool)

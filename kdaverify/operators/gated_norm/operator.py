@@ -18,9 +18,15 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.bounded import BESIDE_ONE, CASTS, PARTIALS, BoundedOperator, gate_freedoms
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
-from kdaverify.operators.gated_norm.panel import PAST_16_BITS, named_problems, random_problems
+from kdaverify.operators.gated_norm.panel import (
+    EQUAL,
+    MULTIPLES,
+    NARROW,
+    PAST_16_BITS,
+    named_problems,
+    random_problems,
+)
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
-from kdaverify.operators.gated_norm.shapes import EQUAL, MULTIPLES, NARROW
 from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormCall, NormPrecision

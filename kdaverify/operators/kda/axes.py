@@ -1,15 +1,17 @@
-"""What a suite's tests go over: formats, regimes, problems, laws, stages, with ids."""
+"""What a suite's tests go over: formats, regimes, problems, laws, stages, with ids, and what bounds
+random problems: cost, widths, domain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kdaverify.operator import Choices, called
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.problems import Problem
+    from kdaverify.problems import Bounds, Problem
 
 BEYOND_FP16: Final = "beyond-fp16"
 _SMOKE: Final = "smoke"
@@ -187,6 +189,39 @@ def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:
         adapter.device != "cpu"
         and adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION
     )
+
+
+REAL_SIZES: Final = 8.0
+"""How many times the cost of a random problem may grow for kernels on an accelerator."""
+INTERPRETED: Final = 1 / 3
+"""And what is left of it for interpreted ones, whose tokens cost a thousand times what compiled
+ones do: still two chunks."""
+
+
+def bounds_of(adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Bounds:
+    """The bounds of one test.
+
+    Args:
+        chosen: the axes of the test; that of the format counts.
+    """
+    from kdaverify.problems.profiles import cost_of
+
+    cost = cost_of(profile)
+    dtype = next(
+        (chosen[axis] for axis in ("dtype", "staged", "staged_backward") if axis in chosen), None
+    )
+    # On an accelerator a token of full width costs little, and a case of a single chunk shows
+    # little.
+    if dtype in adapter.dtypes and takes_real_sizes(adapter, dtype):
+        cost *= REAL_SIZES
+    if adapter.environment()["mode"] == "interpreted":
+        cost *= INTERPRETED
+    return {
+        "max_cost": cost,
+        "widths": adapter.widths,
+        "domain": adapter.domain,
+        "compiled": adapter.compiled,
+    }
 
 
 AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {

@@ -27,8 +27,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices
-from kdaverify.operators.kda.axes import AXES, BEYOND_FP16, stores_states_in_fp16
-from kdaverify.operators.kda.bounds import bounds_of
+from kdaverify.operators.kda.axes import AXES, BEYOND_FP16, bounds_of, stores_states_in_fp16
 from kdaverify.operators.kda.call_problem import call_problem
 from kdaverify.operators.kda.contrasts import contrasts
 from kdaverify.operators.kda.coverage import covered

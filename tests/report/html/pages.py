@@ -14,10 +14,9 @@ from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled
 from kdaverify.verdicts.gate import GateCriteria, Gated, decided, heaviest_first
-from kdaverify.verdicts.opinion import Opinion
 from kdaverify.verdicts.record import Table
 from kdaverify.verdicts.seal import Account, Expected
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import Opinion, Verdict
 from kdaverify.verdicts.waivers import Waiver
 from tests.rows import row
 

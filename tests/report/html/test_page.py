@@ -24,8 +24,8 @@ from kdaverify.report.html.credential import (
     CredentialFault,
 )
 from kdaverify.report.html.failures import INCONCLUSIVE, LIMITS, UNCONFIRMED
-from kdaverify.report.html.foreign_text import code, plain
 from kdaverify.report.html.page import Page, render
+from kdaverify.report.html.rendering import code, plain
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled
 from kdaverify.report.html.words import STATUSES

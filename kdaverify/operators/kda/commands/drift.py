@@ -16,8 +16,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.implementation import implementation
-from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, implementation, limits_from
 from kdaverify.limits import Limits
 from kdaverify.report.summary import write_json
 from kdaverify.verdicts.decision import Ruling

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.question import any_problem_from
+from kdaverify.cli.options import any_problem_from
 
 if TYPE_CHECKING:
     from torch import Tensor
