@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import abc
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import named
 from kdaverify.problem_operator import GENERAL, Operator
+from kdaverify.ruled_operator import RuledOperator
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -66,7 +66,7 @@ class Baseline(Protocol):
         ...
 
 
-class CallOperator(Operator):
+class CallOperator(RuledOperator):
     """An operator whose calls a kernel answers whole, forward and backward: adapters implement one.
 
     Args:
@@ -74,28 +74,12 @@ class CallOperator(Operator):
         suites: the folder of the suites that test it.
         absent: how a function declares that it does not return an output, by output.
         orders: the options that declare the order of axes, in words; "" where there are none.
-        has_keys: whether problems of one shape can differ in which keys rows see.
-        has_sources: whether one tensor can be several inputs, heads or entries of a call.
-        holds_nan: whether the rows of a sequence may be NaN, beside others that are not.
-        has_copies: whether many copies of a small problem are one call.
-        has_far_keys: whether keys of weight 0 may be before those of a call.
-        equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
-        combines_sizes: whether it has problems of many sizes at once: see `combined_sizes`.
-        odd: sets of inputs and outputs that change sign together, exactly.
     """
 
     call: ClassVar[type[TensorCall]]
     suites: ClassVar[str] = GENERAL
     absent: ClassVar[Mapping[str, str]] = MappingProxyType({})
     orders: ClassVar[str] = ""
-    has_keys: ClassVar[bool] = False
-    has_sources: ClassVar[bool] = False
-    has_copies: ClassVar[bool] = False
-    has_far_keys: ClassVar[bool] = False
-    holds_nan: ClassVar[bool] = False
-    equal_sizes: ClassVar[bool] = False
-    combines_sizes: ClassVar[bool] = False
-    odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:
@@ -225,78 +209,6 @@ class CallOperator(Operator):
         found = [problem for _, problem in self.panel(adapter, "smoke") if problem.dtype == dtype]
         return found[turn % len(found) if rule.memory else 0].replace(seed=seed)
 
-    def in_other_forms(self, rule: CallRule, problem: Any) -> Mapping[str, Any]:
-        """Further problems that a rule of calls is tested on, by what is other about each: those of
-        other axes, where a function takes several; none by default.
-        """
-        return {}
-
-    def in_other_widths(self, adapter: Adapter, rule: CallRule, problem: Any) -> Mapping[str, Any]:
-        """The problem of a rule of calls in widths that have kernels of their own, by width."""
-        del adapter, rule, problem
-        return {}
-
-    def combined_sizes(self, adapter: Adapter, profile: str, *, backward: bool) -> Sequence[Any]:
-        """Problems with every pair, or triple, of sizes that kernels choose paths by."""
-        del adapter, profile, backward
-        return ()
-
-    def within_bounds(
-        self, adapter: Adapter, call: Any, found: Mapping[str, Any], given: Any
-    ) -> frozenset[str]:
-        """The outputs, or gradients, whose elements are all within a proven error bound; none where
-        there is no such bound.
-
-        Args:
-            given: the cotangents of the gradients; None for outputs.
-        """
-        del adapter, call, found, given
-        return frozenset()
-
-    def other_offsets(self, problem: Any) -> dict[str, Any] | None:
-        """Fields of a pack of the same size whose sequences begin elsewhere; None of a batch."""
-        if problem.lengths is None:
-            return None
-        first, *rest = problem.lengths
-        return {"lengths": (*rest, first)}
-
-    def other_keys(self, problem: Any) -> Mapping[str, dict[str, Any]]:
-        """Fields of problems of the same shape in which rows see other keys, by what is other."""
-        del problem
-        return {}
-
-    def other_scale(self, problem: Any) -> dict[str, Any] | None:
-        """Fields of the same problem under half of the default scale; None where it has none."""
-        if "scale" not in type(problem).model_fields:
-            return None
-        return {"scale": 0.5 * problem.K**-0.5}
-
-    def inputs_alike(self, problem: Any) -> Iterable[tuple[frozenset[str], Mapping[str, Any]]]:
-        """Inputs any two of which can be one tensor, and the fields of a problem under which they
-        have equal shapes.
-        """
-        return ()
-
-    def expanded_axes(self) -> Iterable[tuple[str, int, tuple[str, ...]]]:
-        """Axes that inputs can be expanded over: what lies there, which axis, of which inputs."""
-        return ()
-
-    def copies(self) -> Iterable[Any]:
-        """What there can be many copies of in one call: see `ManyCopies`."""
-        return ()
-
-    def with_keys_before(self, problem: Any, count: int) -> dict[str, Any]:
-        """Fields of a problem with so many keys more in a request, where `has_far_keys`."""
-        raise NotImplementedError
-
-    def behind_far_keys(self, call: Any, count: int) -> tuple[Any, Any]:
-        """A call like this one, and the same behind so many keys of weight 0."""
-        raise NotImplementedError
-
-    def other_steps(self, adapter: Adapter, problem: Any) -> Iterable[Mapping[str, Any]]:
-        """Fields of further calls that the decode entry point is tested on, beside `problem`."""
-        return ()
-
     @abc.abstractmethod
     def reference(
         self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()
@@ -318,22 +230,6 @@ class CallOperator(Operator):
         self, call: Any, cotangents: Any, contract: Any, io: Format
     ) -> Reference:
         """The same for the gradients of a loss."""
-
-    def unused_rows(self, call: Any) -> Mapping[str, tuple[int, int]]:
-        """Of a pack's tensors with a row a token, the token axis and its sequences' rows."""
-        # The command line names operators without torch, which oracles import.
-        from oracles.signature import Role
-
-        of_tokens = (
-            tensor.name
-            for tensor in (*self.signature.inputs, *self.signature.outputs)
-            if tensor.role is Role.TOKEN
-        )
-        return dict.fromkeys(of_tokens, (1, sum(call.lengths)))
-
-    def unused_number(self, adapter: Adapter) -> float:
-        """What rows past the last offset, and their cotangents, may hold for an implementation."""
-        return math.nan
 
     def has_one_loss(self, problem: Any) -> bool:
         """Whether a panel problem's gradients are tested for the loss on all outputs alone."""

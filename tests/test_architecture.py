@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 GENERIC: Final = (
     "operator.py",
     "problem_operator.py",
+    "ruled_operator.py",
     "internals.py",
     "canonical.py",
     "verdicts",

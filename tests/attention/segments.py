@@ -1,10 +1,19 @@
-"""Small segments, and the textbook's formula for them."""
+"""Small segments, the textbook's formula for them, and errors of emulated kernels in tolerances."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.attention.contract import attention_contract
+from kdaverify.budgets.attention.ensemble import ReferenceKernel, kernel
+from kdaverify.budgets.attention.reference import attention_reference
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.sampled import reference_kernels
+from kdaverify.budgets.standard import Reference
+from oracles.attention.design import OnlineDesign
 from oracles.attention.segment import Segment
 from oracles.enclosure import Enclosure
 
@@ -39,3 +48,32 @@ def textbook(given: Segment) -> tuple[Tensor, Tensor]:
 def enclosed(x: Tensor) -> Enclosure:
     finite = x.double().masked_fill(torch.isinf(x), 0.0)
     return Enclosure(finite, torch.zeros_like(finite), finite.abs() * 2.0**-45, finite == 0)
+
+
+def outputs_of(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    return {"o": parts[0][0], "lse": parts[0][1]}
+
+
+def gradients_of(parts: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    return dict(zip(("dq", "dk", "dv"), parts[0], strict=True))
+
+
+def reference_of(given: Segment, contract: str, dtype: str = "bf16") -> Reference:
+    exact = {name: enclosed(x) for name, x in outputs_of([textbook(given)]).items()}
+    declared = attention_contract(contract, FORMATS[dtype])
+    return attention_reference([given], exact, outputs_of, declared, method="float64")
+
+
+def worst_ratios(reference: Reference, found: dict[str, Tensor]) -> dict[str, float]:
+    worst = dict[str, float]()
+    for name, x in found.items():
+        allowed, exact = reference.budgets[name], reference.exact(name)
+        error = exact.error(x).masked_fill(torch.isinf(x), 0.0)
+        worst[name] = max(allowed.ratios(allowed.measure(error, exact)).values())
+    return worst
+
+
+def emulated(contract: str, design: OnlineDesign, dtype: str = "bf16") -> ReferenceKernel:
+    declared = attention_contract(contract, FORMATS[dtype])
+    library = reference_kernels(declared)["library order"]
+    return kernel(design, library, declared.accumulate.dtype)

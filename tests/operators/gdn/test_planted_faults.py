@@ -15,7 +15,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
 from kdaverify.operators.kda.axes import AXES
-from tests.operators.gdn import kernels
+from tests.operators.gdn import faulty, kernels
 
 RIGHT = (
     "right_token",
@@ -84,7 +84,7 @@ def test_a_fault_is_rejected_for_the_tensor_that_it_spoils(name: str) -> None:
     tested, tensors = EXPECTED[name]
     rejected = (
         [x for x in outcomes if x.status.rejects]
-        for outcomes in case_tested(getattr(kernels, name), tested)
+        for outcomes in case_tested(getattr(faulty, name), tested)
     )
     first = next(filter(None, rejected), [])
     assert first and {outcome.output for outcome in first} & tensors
@@ -103,5 +103,5 @@ def test_a_contract_of_one_gate_is_refused_where_every_channel_has_its_own() -> 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_what_is_wrong_with_every_call_is_named(name: str) -> None:
-    found = conventions(getattr(kernels, name))
+    found = conventions(getattr(faulty, name))
     assert found.status is Status.CONVENTION and NAMED[name] in found.message

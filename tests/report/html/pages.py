@@ -10,6 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from kdaverify.checks.status import RuleOutcome, Status
+from kdaverify.report.html.credential import (
+    ConformingRun,
+    Credential,
+    CredentialFault,
+)
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled
@@ -198,3 +203,32 @@ def page_of(
 def written(page: Page, path: Path) -> Path:
     path.write_text(render(page, "page.html", now=NOW), encoding="utf-8")
     return path
+
+
+CAUGHT, SURVIVOR = (
+    CredentialFault(id="H1", stage="state", killed=True),
+    CredentialFault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
+)
+
+
+RUNS = tuple(
+    ConformingRun(profile=profile, runs=runs)
+    for profile, runs in (("smoke", 200), ("smoke", 100), ("acceptance", 1200))
+)
+
+
+MATRIX = Credential(
+    profile="acceptance",
+    total=120,
+    killed=118,
+    killed_under_smoke=117,
+    legal_runs=1500,
+    false_alarms=0,
+    unfinished=3,
+    faults=(CAUGHT, SURVIVOR),
+    conforming=RUNS,
+)
+
+
+def html(page: Page) -> str:
+    return render(page, "page.html", now=NOW)
