@@ -18,7 +18,7 @@ from kdaverify.campaign.engine import Engine
 from kdaverify.campaign.engine_local import LocalEngine
 from kdaverify.campaign.engine_ray import RayEngine
 from kdaverify.campaign.suite_tests import CONVENTIONS
-from kdaverify.campaign.task import Drawn, Fixed, Orders
+from kdaverify.campaign.task import Fixed, Orders, Random
 
 IMPLEMENTATION: Final = "eager"
 WANTED: Final = 1.7
@@ -64,7 +64,7 @@ def _seconds(start: Callable[[int], Engine], places: int, cases: int) -> float:
                 pass
             started = time.perf_counter()
             for task, answer in dispatch(
-                engine, iter([Drawn(IMPLEMENTATION, number) for number in range(cases)])
+                engine, iter([Random(IMPLEMENTATION, number) for number in range(cases)])
             ):
                 if answer.trouble:
                     raise RuntimeError(f"{task}: {answer.trouble}")

@@ -23,11 +23,11 @@ def property_tests(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[Pr
     Args:
         seed: of the random ones.
     """
-    for question in questions(adapter, profile, drawn=False):
+    for question in questions(adapter, profile, random=False):
         yield from question.property_tests()
-    drawn = questions(adapter, profile, drawn=True)
-    for number in range(settings_for(profile).max_examples * len(drawn)):
-        yield from case(drawn, seed, number).tests
+    random = questions(adapter, profile, random=True)
+    for number in range(settings_for(profile).max_examples * len(random)):
+        yield from case(random, seed, number).tests
 
 
 def verdicts(adapter: Adapter, test: PropertyTest, spec: str) -> list[Verdict]:

@@ -1,4 +1,4 @@
-"""What every question writes down: one canonical JSON, an id made of it, and the way back."""
+"""What every problem has: one canonical JSON, an id made of it, and a reader of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProblemError(ValueError):
 
 
 class Canonical(BaseModel):
-    """A frozen model whose JSON is the question itself.
+    """A frozen model whose JSON is the problem itself.
 
     Args:
         op: the operator; dtype: the format of what it computes with; seed: of every random number.

@@ -1,4 +1,4 @@
-"""What the machinery has to know of an operator; everything else about one lies in its own folder.
+"""What the machinery needs of an operator; everything else about one lies in its own folder.
 
 Read this file first. A session goes problem -> call -> exact values and tolerances -> comparison ->
 verdict; what differs from one operator to the next on that way is a method here, and the modules

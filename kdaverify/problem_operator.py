@@ -1,4 +1,4 @@
-"""What the machinery has to know of the problems of an operator: how they are judged, made smaller
+"""What the machinery needs of the problems of an operator: how they are judged, made smaller
 and distinguished, whether adapters implement the operator or expose it beside another.
 """
 

@@ -1,4 +1,4 @@
-"""What rules of calls have to know of an operator's calls: what one can be made of, what two can
+"""What rules of calls need of an operator's calls: what one can be made of, what two can
 differ in, what one may hold where nobody reads.
 """
 

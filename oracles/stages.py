@@ -56,19 +56,6 @@ GATES: Final = ("dG_state", "dG_part", "dG_wy", "dG", "dg")
 _SCALARS: Final = ("dbeta_wy", "dbeta")
 
 
-def writer(name: str) -> str:
-    """The stage that writes the named tensor.
-
-    Raises:
-        ValueError: no stage does.
-    """
-    for stage, signature in SIGNATURES.items():
-        if name in signature.writes:
-            return stage
-    known = ", ".join(name for signature in SIGNATURES.values() for name in signature.writes)
-    raise ValueError(f"stage tensor {name!r}: no stage writes it; they write {known}")
-
-
 def chunks(inputs: Inputs, chunk_size: int) -> list[int]:
     """Chunks of every sequence."""
     return [-(-length // chunk_size) for length in inputs.lengths]

@@ -26,7 +26,7 @@ def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
 
     def tested(adapter: Adapter) -> set[str]:
         return shipped(adapter.op) & {CONVENTIONS.property} | {
-            *(question.property for question in questions(adapter, orders.profile, drawn=True))
+            *(question.property for question in questions(adapter, orders.profile, random=True))
         }
 
     return _account(CAMPAIGN, orders, tally, tested)

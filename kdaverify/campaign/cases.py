@@ -36,7 +36,7 @@ class RandomCase:
 def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
     """Case `number` of `seed`.
 
-    Every question is as likely as any other, as in a session of the suites, and each case comes
+    Every test is as likely as any other, as in a session of the suites, and each case comes
     from a digest of seed and number.
 
     Args:

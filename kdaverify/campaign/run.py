@@ -14,7 +14,7 @@ from kdaverify.campaign.kinds import FailureKind
 from kdaverify.campaign.resume import resumed
 from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.campaign.tally import CampaignCounts
-from kdaverify.campaign.task import Drawn, Fixed, Named, Orders, Smaller, Task, key_of
+from kdaverify.campaign.task import Fixed, Named, Orders, Random, Smaller, Task, key_of
 from kdaverify.campaign.worker import CampaignSubject
 from kdaverify.verdicts.lines import seal
 from kdaverify.verdicts.record import RecordError, RecordWriter
@@ -147,7 +147,7 @@ class CampaignRun:
                     continue
                 if not more():
                     return
-                yield Drawn(name, number)
+                yield Random(name, number)
 
     def _take(
         self, task: Task, verdicts: list[Verdict], trouble: str, writer: RecordWriter

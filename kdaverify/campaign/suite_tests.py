@@ -84,7 +84,7 @@ class SuiteTest:
     Args:
         property: the suite's name.
         test: its function, as Hypothesis calls it.
-        drawn: whether its cases are random; otherwise they are the same in every run.
+        random: whether its cases are random; otherwise they are the same in every run.
         chosen: by axis.
         adapter: of whom.
         profile: decides how expensive a random problem may be.
@@ -92,7 +92,7 @@ class SuiteTest:
 
     property: str
     test: Callable[..., Any]
-    drawn: bool
+    random: bool
     chosen: Mapping[str, Any]
     adapter: Adapter
     profile: str
@@ -119,7 +119,7 @@ class SuiteTest:
         return property_tests()
 
 
-def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest, ...]:
+def questions(adapter: Adapter, profile: str, *, random: bool) -> tuple[SuiteTest, ...]:
     """The random tests of the suites, or the fixed ones, in an order that depends on nothing else.
 
     Raises:
@@ -131,7 +131,7 @@ def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest
         for path in suite_files(adapter.op)
         if property_of(path) not in not_applicable
         for test in _tests(path)
-        if hypothesis.is_hypothesis_test(test) == drawn
+        if hypothesis.is_hypothesis_test(test) == random
         for question in _of_test(adapter, profile, property_of(path), test)
     )
 
@@ -153,7 +153,7 @@ def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
 
 
 def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[SuiteTest]:
-    drawn, axes = hypothesis.is_hypothesis_test(test), adapter.operator.axes()
+    random, axes = hypothesis.is_hypothesis_test(test), adapter.operator.axes()
     body = body_of(test)
     wanted = [name for name in inspect.signature(body).parameters if name not in GIVEN]
     marked = marked_parameters(test)
@@ -171,7 +171,7 @@ def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> I
         yield SuiteTest(
             property_name,
             body,
-            drawn,
+            random,
             dict(zip(wanted, combination, strict=True)),
             adapter,
             profile,

@@ -36,7 +36,7 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Random:
     """Case `number` of the campaign."""
 
     implementation: str
@@ -91,7 +91,7 @@ class Named:
         return self.implementation, self.row
 
 
-Task: TypeAlias = Drawn | Fixed | Smaller | Named
+Task: TypeAlias = Random | Fixed | Smaller | Named
 
 
 @dataclass(frozen=True)

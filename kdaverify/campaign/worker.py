@@ -68,11 +68,11 @@ class CampaignSubject:
         self.adapter, self._spec, self._orders = adapter, spec, orders
 
     @cached_property
-    def drawn(self) -> tuple[SuiteTest, ...]:
-        return questions(self.adapter, self._orders.profile, drawn=True)
+    def random(self) -> tuple[SuiteTest, ...]:
+        return questions(self.adapter, self._orders.profile, random=True)
 
     def case(self, number: int) -> RandomCase:
-        return case(self.drawn, self._orders.seed, number)
+        return case(self.random, self._orders.seed, number)
 
     def verdicts(self, task: Task) -> list[Verdict]:
         """Of a task, failures with their stage."""

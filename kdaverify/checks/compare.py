@@ -69,11 +69,6 @@ class Comparison:
     peers: tuple[float, ...] = ()
     relative: float = 0.0
 
-    @property
-    def is_beyond_doubt(self) -> bool:
-        """Whether no other seed can undo the failure: a mask, or an impossible element."""
-        return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
-
     def __str__(self) -> str:
         if self.statistic == "finite":
             head = (

@@ -244,7 +244,7 @@ def _compared(
 def _evidence(
     output: str, produced: dict[str, Tensor], received: TensorCall, held: Reference, again: Again
 ) -> Evidence:
-    """What others' standards need to know of an output."""
+    """What others' standards need of an output."""
     return Evidence(
         output,
         dtype_name(received),

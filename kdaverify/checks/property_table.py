@@ -1,4 +1,4 @@
-"""The properties that suites test, one entry each: all that the package knows of them by name.
+"""The properties that suites test, one entry each: all that the package has of them by name.
 
 Everything that treats properties differently (what is paired over a run, accepted by the ledger,
 minimised, localised, left out for want of a backward) reads it here, so that a new property is a

@@ -45,7 +45,7 @@ So few seeds decide both ways or not at all: it passes if the upper limit of the
 
 
 def fresh(problem: Canonical) -> Iterator[Any]:
-    """The same question at other seeds, the same ones for the same problem on every machine."""
+    """The same case at other seeds, the same ones for the same problem on every machine."""
     text = problem.to_json()
     for number in range(SEEDS):
         digest = hashlib.sha256(f"{text} again {number}".encode()).digest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 import torch
@@ -97,16 +96,6 @@ def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
     if judged and call is not None and len(call.covers) > 1:
         return f"{stage} ({judged.partition(' ')[0]})"
     return stage
-
-
-def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
-    """The first stage outside its tolerance, on exact inputs, then on its own; None if none.
-
-    Args:
-        backward: whether a gradient is wrong: backward stages then follow the forward's.
-    """
-    steps = chain(walk(adapter, problem), walk_back(adapter, problem) if backward else ())
-    return next((step.name for step in steps if step.outcome.status.rejects), None)
 
 
 def _contract(adapter: Adapter, dtype: str, *, backward: bool) -> Contract:

@@ -45,7 +45,7 @@ CONVENTIONS = "conventions"
 
 @dataclass(frozen=True)
 class ReplayedCase:
-    """One question to one implementation.
+    """One case of one implementation.
 
     Args:
         spec: names the implementation.

@@ -1,4 +1,4 @@
-"""A question about a whole call, there or back."""
+"""A case of a whole call, forward or backward."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _arranged(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, T
 
 
 def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Any) -> dict[str, Tensor]:
-    # A fault that knows nothing of an option is the same under it.
+    # A fault that does not depend on an option is the same under it.
     other = adapter.variants().get(call.question.detail["variant"], adapter)
     return execute(
         other, inputs, implementation_of(call.judged, call.question.detail).exposes(call.problem)

@@ -20,7 +20,7 @@ class Diagnosis:
     """What is wrong with a kernel.
 
     Args:
-        smallest: the smallest question that still fails.
+        smallest: the smallest case that still fails.
         named: faults of the catalogue that match on every input, nearest first; or ().
         signatures: simple mistakes that fit as well.
         ranked: the nearest of all, on the input that they were compared on.

@@ -1,4 +1,4 @@
-"""The smallest question that still fails in the same way."""
+"""The smallest case that still fails in the same way."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def minimise(
     failed: Failure,
     also: Callable[[PropertyCase], bool] | None = None,
 ) -> PropertyCase:
-    """Shrinks a question while it fails with the same status, by enough not to be rounding noise.
+    """Shrinks a case while it fails with the same status, by enough not to be rounding noise.
 
     Batch, heads, widths and scale first, then sequences and tokens, then regimes, until no choice
     keeps the failure.
 
     Args:
         until: of the monotonic clock; what was reached by then is returned.
-        failed: how the question fails.
+        failed: how the case fails.
         also: what smaller cases have to fulfil besides.
     """
     if not PROPERTIES[question.property].shrinks:

@@ -110,7 +110,7 @@ def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
 def _least_expensive(rows: Sequence[Verdict], plain: _PlainCalls) -> list[Verdict]:
     """Problems of a kind whose plain calls cost least; one that is known already costs nothing."""
     by_problem = {row.problem: row for row in rows if _cost(row.problem) <= LARGEST}
-    return sorted(by_problem.values(), key=lambda row: (not plain.knows(row), _cost(row.problem)))[
+    return sorted(by_problem.values(), key=lambda row: (not plain.covers(row), _cost(row.problem)))[
         :TESTED
     ]
 
@@ -142,7 +142,7 @@ class _PlainCalls:
     adapter: Adapter
     _run: dict[tuple[str, str], dict[str, Status]]
 
-    def knows(self, row: Verdict) -> bool:
+    def covers(self, row: Verdict) -> bool:
         """Whether what explains a failure was run on its problem."""
         names = (DERIVATIVE, GRADIENTS) if is_of_gradients(row.property, row.detail) else (FORWARD,)
         return any((name, row.problem) in self._run for name in names)

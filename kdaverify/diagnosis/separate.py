@@ -18,7 +18,7 @@ from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
 
 VISIBLE: Final = 2.0**-5
-"""Answers that differ by this share of themselves are worth a question to the kernel."""
+"""Answers that differ by this share of themselves are worth a call of the kernel."""
 
 
 def separate(

@@ -67,7 +67,7 @@ def staged(*, when: Condition = always, right: Stages = STAGES, **wrong: Stage) 
 
 
 def per_call(build: Callable[[Inputs], Stages]) -> Make:
-    """Stages made for every call: they know its inputs, and keep what lives as long as it."""
+    """Stages made for every call: they have its inputs, and keep what lives as long as it."""
     return lambda _: Patch(stages=build)
 
 

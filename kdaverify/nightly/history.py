@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-QUESTION: Final = ("implementation", "property", "problem", "detail")
-"""What makes two rows of different nights the same question; with `output`, the same figure."""
+CASE: Final = ("implementation", "property", "problem", "detail")
+"""What makes two rows of different nights the same case; with `output`, the same figure."""
 MOST_REGRESSIONS: Final = 200
 """Cases of the regression set that an implementation runs, those that failed before those that were
 merely worst."""
@@ -55,7 +55,7 @@ class History:
         own = self._read("regressions").filter(pl.col("implementation") == implementation)
         kept = (
             own.sort(["rejects", "date"], descending=True)
-            .unique(QUESTION, keep="first", maintain_order=True)
+            .unique(CASE, keep="first", maintain_order=True)
             .head(MOST_REGRESSIONS)
         )
         return tuple(
@@ -118,7 +118,7 @@ def _schema() -> pl.Schema:
 
 
 def _reported(detail: str) -> str:
-    """The detail as a question gives it."""
+    """The detail as a case gives it."""
     return json.dumps(json.loads(detail), sort_keys=True)
 
 
@@ -134,7 +134,7 @@ def flaky(nights: pl.DataFrame) -> pl.DataFrame:
     """The flaky figures of some nights.
 
     Returns:
-        Their questions and outputs, with `tested`, `failed`, `turns`, the date of the last failure
+        Their cases and outputs, with `tested`, `failed`, `turns`, the date of the last failure
         in `last`, and a line that replays it.
     """
     import polars as pl
@@ -142,10 +142,10 @@ def flaky(nights: pl.DataFrame) -> pl.DataFrame:
     judged = nights.filter(pl.col("judged")).sort("date")
     # Several rows of one night and figure (a random case that is a regression too) count as one:
     # failed if any did.
-    nightly = judged.group_by([*QUESTION, "output", "date"], maintain_order=True).agg(
+    nightly = judged.group_by([*CASE, "output", "date"], maintain_order=True).agg(
         pl.col("rejects").any(), pl.col("replay").last(), pl.col("case").last()
     )
-    counted = nightly.group_by([*QUESTION, "output"], maintain_order=True).agg(
+    counted = nightly.group_by([*CASE, "output"], maintain_order=True).agg(
         tested=pl.len(),
         failed=pl.col("rejects").sum(),
         turns=(pl.col("rejects") != pl.col("rejects").shift()).sum(),
@@ -167,6 +167,6 @@ def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
     reported = (pl.col("status") != "ORACLE_UNCERTIFIED") & (
         pl.col("rejects") | pl.col("ratio").is_not_null()
     )
-    drawn = tonight.filter(pl.col("number").is_not_null() & reported)
-    worst = drawn.sort(["rejects", "ratio"], descending=True, nulls_last=True, maintain_order=True)
-    return worst.unique(QUESTION, keep="first", maintain_order=True).head(MOST_PROMOTED)
+    random = tonight.filter(pl.col("number").is_not_null() & reported)
+    worst = random.sort(["rejects", "ratio"], descending=True, nulls_last=True, maintain_order=True)
+    return worst.unique(CASE, keep="first", maintain_order=True).head(MOST_PROMOTED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kdaverify.campaign.suite_tests import questions
 from kdaverify.campaign.task import Fixed
-from kdaverify.nightly.history import QUESTION, flaky
+from kdaverify.nightly.history import CASE, flaky
 from kdaverify.nightly.trend import NightlyChange, changes, window
 from kdaverify.verdicts.decision import Ruling
 
@@ -45,7 +45,7 @@ def fixed_tasks(adapter: Adapter, profile: str, history: History) -> tuple[Fixed
     """What every night tests: the fixed tests of the suites, and the regression set."""
     tests = [
         test
-        for question in questions(adapter, profile, drawn=False)
+        for question in questions(adapter, profile, random=False)
         for test in question.property_tests()
     ]
     return tuple(
@@ -79,7 +79,7 @@ def conclude(
     # Without a sharp enough reference value nothing is wrong with the kernel, and nothing is shown.
     uncertified = tonight.filter(pl.col("status") == "ORACLE_UNCERTIFIED")
     failing = tonight.filter(pl.col("rejects") & (pl.col("status") != "ORACLE_UNCERTIFIED"))
-    steady = failing.join(unsteady, on=[*QUESTION, "output"], how="anti")
+    steady = failing.join(unsteady, on=[*CASE, "output"], how="anti")
     found = changes(earlier, tonight, unsteady)
     passed = tonight.filter(pl.col("status") == "PASS").height
     weighed = {

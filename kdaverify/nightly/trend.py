@@ -7,7 +7,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.nightly.history import QUESTION
+from kdaverify.nightly.history import CASE
 
 if TYPE_CHECKING:
     import polars as pl
@@ -80,7 +80,7 @@ def changes(
     """
     import polars as pl
 
-    figure = [*QUESTION, "dtype", "output"]
+    figure = [*CASE, "dtype", "output"]
     usable = (
         (pl.col("status") == "PASS")
         & pl.col("number").is_null()
@@ -89,9 +89,7 @@ def changes(
     )
     before = earlier.filter(usable).group_by(figure).agg(pl.col("ratio").median().alias("before"))
     paired = (
-        tonight.filter(usable)
-        .join(before, on=figure)
-        .join(flaky, on=[*QUESTION, "output"], how="anti")
+        tonight.filter(usable).join(before, on=figure).join(flaky, on=[*CASE, "output"], how="anti")
     )
     grouped = (
         paired.with_columns(r=pl.col("ratio") / pl.col("before"))

@@ -189,7 +189,7 @@ class BoundedOperator(FunctionOperator):
         """Whether what a function takes has problems of the kind that a law needs."""
         packed = self.within(adapter, self.pack(dtype))
         tried = [
-            self.within(adapter, problem.replace(**law.draws))
+            self.within(adapter, problem.replace(**law.wanted))
             for problem in (self.probe(dtype), packed)
         ]
         return any(

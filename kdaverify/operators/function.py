@@ -308,7 +308,7 @@ class FunctionOperator(CallOperator):
         )
 
     def advice(self, fault: CallError, adapter: Adapter, problem: Any) -> str:
-        """What to change in the kernel or declaration, for failures that the operator knows."""
+        """What to change in the kernel or declaration, for failures that it recognises."""
         return ""
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:

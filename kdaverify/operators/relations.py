@@ -36,13 +36,13 @@ def relation(
     becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
     section: str = "reference, short convolution and gated RMSNorm",
     backward: bool = False,
-    **draws: Any,
+    **wanted: Any,
 ) -> Law:
     """A law of outputs.
 
     Args:
         untestable, becomes, section, backward: as of `Law`.
-        draws: fields of the problems that it is tested on.
+        wanted: fields of the problems that it is tested on.
     """
     return Law(
         name,
@@ -52,7 +52,7 @@ def relation(
         _watched(check),
         untestable=untestable,
         becomes=becomes,
-        draws=draws,
+        wanted=wanted,
         backward=backward,
     )
 

@@ -195,7 +195,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config.stash[_SESSION] = Session(
         writer, judged={subject.adapter.name: identity_of(subject.spec) for subject in named}
     )
-    # Reports arrive through a hook that is given no config: one receiver per session knows its own.
+    # Reports arrive through a hook that is given no config: one receiver per session has its own.
     config.pluginmanager.register(_Receiver(config.stash[_SESSION]), "kdaverify-receiver")
 
 

@@ -64,7 +64,7 @@ PROBES: Final[Mapping[str, DriftProbe]] = {
 
 @dataclass(frozen=True)
 class DriftCase:
-    """One question of drift.
+    """One case of drift.
 
     Args:
         name: of the test.
@@ -120,7 +120,7 @@ CASES: Final = (
 
 
 def drift_cases(profile: str, dtype: str, others: Sequence[str]) -> tuple[DriftCase, ...]:
-    """The questions of a profile in one format; every one of a smaller profile too.
+    """The cases of a profile in one format; every one of a smaller profile too.
 
     Smoke tests it in the narrowest format alone: a carry that is too narrow for a wider one fails
     every tolerance after a chunk.

@@ -18,7 +18,7 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class Probe:
-    """A named question to one rounding.
+    """A named problem that shows one rounding.
 
     Args:
         name: unique; `kdaverify list probes` and the detail of a verdict say it.

@@ -25,7 +25,7 @@ Limits = tuple[float | None, float | None]
 
 
 class Problem(Canonical):
-    """One question to a kernel.
+    """One problem of a kernel.
 
     Args:
         op: the operation.

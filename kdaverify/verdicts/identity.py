@@ -1,4 +1,4 @@
-"""The name of a verdict, by which waivers and the ledger know it from run to run."""
+"""The name of a verdict, by which waivers and the ledger find it from run to run."""
 
 from __future__ import annotations
 

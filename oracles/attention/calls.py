@@ -328,9 +328,6 @@ class MergeCall(TensorCall):
         return torch.isneginf(self.lse_a) & torch.isneginf(self.lse_b)
 
 
-Call = AttentionCall | MlaDecodeCall
-
-
 class _Hidden(torch.autograd.Function):
     """A tensor with some elements set to 0; the incoming gradient is that of the whole tensor.
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from oracles import double_double
 from oracles.double_double import Pair, two_product, two_sum
 
-UNITS = 8
 L2NORM_EPS = 1e-6
 
 

@@ -14,7 +14,7 @@ from kdaverify.verdicts.judge import Judge
 def test_laws(judge: Judge, lawful: tuple[str, str], data: st.DataObject) -> None:
     name, dtype = lawful
     operator = judge.adapter.operator
-    problems = operator.random(judge.adapter, dtype, operator.laws()[name].draws)
+    problems = operator.random(judge.adapter, dtype, operator.laws()[name].wanted)
     judge(
         data.draw(
             problems.filter(lambda problem: operator.laws()[name].untestable(problem) is None)

@@ -74,7 +74,7 @@ def test_laws_hold_where_an_error_of_lse_has_no_bound(name: str) -> None:
     """Logits of -64,000 of keys that are dequantised to 16 bits."""
     adapter = find("eager-sparse-fp8")
     law = SPARSE_LAWS[name]
-    problem = SPARSE.probe("bf16").replace(logits="lowest", **law.draws)
+    problem = SPARSE.probe("bf16").replace(logits="lowest", **law.wanted)
     problem = SPARSE.within(adapter, problem)
     found = law.check(adapter, problem)
     assert {outcome.status for outcome in found} == {Status.PASS}
@@ -91,6 +91,6 @@ def test_the_law_of_merges_counts_that_row_sums_are_of_rounded_weights(
     kernel = AttentionKernel(patch).mla_decode
     adapter = adapted(kernel, "mla_decode", "rounded sums", dtypes=("bf16",), contract=declared)
     law = DECODE_LAWS["concatenation"]
-    problem = MLA_DECODE.probe("bf16").replace(logits=logits, **law.draws)
+    problem = MLA_DECODE.probe("bf16").replace(logits=logits, **law.wanted)
     found = law.check(adapter, MLA_DECODE.within(adapter, problem))
     assert {outcome.status for outcome in found} == {Status.PASS}

@@ -17,15 +17,15 @@ SEED = 7
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[SuiteTest, ...]:
-    return questions(find("eager"), "smoke", drawn=True)
+def random_tests() -> tuple[SuiteTest, ...]:
+    return questions(find("eager"), "smoke", random=True)
 
 
-def test_every_suite_is_tested_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
-    fixed = questions(find("eager"), "smoke", drawn=False)
+def test_every_suite_is_tested_at_random_or_fixed(random_tests: tuple[SuiteTest, ...]) -> None:
+    fixed = questions(find("eager"), "smoke", random=False)
     # eager has no variants: the suite of options has no case for it.
     suites = shipped() - {"options"}
-    assert {question.property for question in (*drawn, *fixed)} == suites
+    assert {question.property for question in (*random_tests, *fixed)} == suites
     # What ends an axis of a grid ends it in every format, and is tested in one.
     assert all(
         question.property_tests()
@@ -34,15 +34,15 @@ def test_every_suite_is_tested_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> N
     )
 
 
-def test_a_case_depends_on_its_number_alone(drawn: tuple[SuiteTest, ...]) -> None:
-    forwards = [case(drawn, SEED, number).tests for number in range(20)]
-    backwards = [case(drawn, SEED, number).tests for number in reversed(range(20))]
+def test_a_case_depends_on_its_number_alone(random_tests: tuple[SuiteTest, ...]) -> None:
+    forwards = [case(random_tests, SEED, number).tests for number in range(20)]
+    backwards = [case(random_tests, SEED, number).tests for number in reversed(range(20))]
     assert forwards == backwards[::-1]
-    assert forwards != [case(drawn, SEED + 1, number).tests for number in range(20)]
+    assert forwards != [case(random_tests, SEED + 1, number).tests for number in range(20)]
 
 
-def test_cases_are_varied_and_not_the_simplest_ones(drawn: tuple[SuiteTest, ...]) -> None:
-    cases = [case(drawn, SEED, number) for number in range(120)]
+def test_cases_are_varied_and_not_the_simplest_ones(random_tests: tuple[SuiteTest, ...]) -> None:
+    cases = [case(random_tests, SEED, number) for number in range(120)]
     tests = [test for found in cases for test in found.tests]
     problems = [problem_from_json(test.problem) for test in tests]
     kda = [problem for problem in problems if problem.op == "kda"]

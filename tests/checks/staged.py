@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain as in_turn
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.stages import StageArguments, StageCall, chain, formats_of, torch_stages
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS, format_of
+from kdaverify.checks.stages import walk, walk_back
+from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk, Stages
 from oracles.inputs import Inputs
 from oracles.stages import Named, region, run_stages
@@ -158,3 +161,13 @@ def input_overwritten(x: StageArguments, written: dict[str, Tensor]) -> Named:
 
 def tables(**stages: Callable[[Chunk], None]) -> Stages:
     return replace(STAGES, **stages)
+
+
+def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
+    """The first stage outside its tolerance, on exact inputs, then on its own; None if none.
+
+    Args:
+        backward: whether a gradient is wrong: backward stages then follow the forward's.
+    """
+    steps = in_turn(walk(adapter, problem), walk_back(adapter, problem) if backward else ())
+    return next((step.name for step in steps if step.outcome.status.rejects), None)

@@ -17,13 +17,13 @@ from kdaverify.adapters.stages import StageArguments, StageCall, torch_backward_
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.location import FEEDS, Feed
-from kdaverify.checks.stages import backward_stages, first_wrong
+from kdaverify.checks.stages import backward_stages
 from kdaverify.checks.status import Status
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.stages import Named
 from tests.checks import staged
-from tests.checks.staged import Change, Fault, Staged, changed
+from tests.checks.staged import Change, Fault, Staged, changed, first_wrong
 from tests.checks.test_stages import CONFORMING, GATES, problem
 from tests.oracles.test_backward_stages import FAULTS, exp_of_the_unmasked_upper_triangle
 

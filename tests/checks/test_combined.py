@@ -30,10 +30,10 @@ def _others(profile: str) -> frozenset[Shape]:
     """Shapes of the other suites: of the fixed cases, and of random ones of three seeds."""
     fixed = [
         test
-        for question in questions(RIGHT, profile, drawn=False)
+        for question in questions(RIGHT, profile, random=False)
         for test in question.property_tests()
     ]
-    drawn = questions(RIGHT, profile, drawn=True)
+    drawn = questions(RIGHT, profile, random=True)
     numbers = range(settings_for(profile).max_examples * len(drawn))
     tested = [
         *fixed,

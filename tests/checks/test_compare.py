@@ -154,17 +154,6 @@ def test_rms_ratios_are_kept_to_each_conforming_kernel(
     assert min(abs(ratio - 1) for ratio in once) < 1e-6
 
 
-def test_only_masks_and_a_broken_ceiling_are_beyond_doubt(
-    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
-) -> None:
-    whole = spoil(pack, (0, 42, 1, 7), 3.0)
-    assert replace(whole, ratios={"ceiling": 1.01}).is_beyond_doubt
-    assert not replace(whole, ratios={"ceiling": 1.0}).is_beyond_doubt
-    assert not replace(whole, ratios={"largest": 9.0}).is_beyond_doubt
-    assert spoil(pack, (0, 3, 0, 0), float("nan")).is_beyond_doubt
-    assert spoil(pack, (0, 85, 0, 0), 1e-30).is_beyond_doubt
-
-
 def test_the_ceiling_is_named_where_it_alone_is_broken(
     pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
 ) -> None:

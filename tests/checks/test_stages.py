@@ -13,12 +13,12 @@ from torch import Tensor
 from kdaverify.adapters import find
 from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.checks.location import FEEDS, Feed
-from kdaverify.checks.stages import first_wrong, stages
+from kdaverify.checks.stages import stages
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.regimes.gate import EXTREME
 from tests.checks import staged
-from tests.checks.staged import Fault, Staged, changed, tables
+from tests.checks.staged import Fault, Staged, changed, first_wrong, tables
 
 
 def problem(**changes: Any) -> Problem:

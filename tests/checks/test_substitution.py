@@ -19,11 +19,11 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.solves import SOLVES, SUBSTITUTIONS
 from kdaverify.checks.closures import CLOSURES, closures
 from kdaverify.checks.forward import forward
-from kdaverify.checks.stages import first_wrong
 from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
 from oracles.stages import run_stages
 from tests.checks.solving import Solving
+from tests.checks.staged import first_wrong
 
 # What is declared, and the format of the products; measured by benchmarks.forward_substitution:
 # every substitution uses at most 0.8x tolerance, Neumann series of 16-bit products on coherent

@@ -27,7 +27,7 @@ def cases() -> list[Problem]:
     """What smoke tests with fixed problems, whole calls alone."""
     tested = [
         test
-        for suite in questions(EAGER, "smoke", drawn=False)
+        for suite in questions(EAGER, "smoke", random=False)
         if suite.property in ("panel", "combined")
         for test in suite.property_tests()
     ]

@@ -90,7 +90,7 @@ def lawful(adapter: Adapter, law: str, dtype: str) -> Any:
     operator: Any = adapter.operator
     base = operator.pack(dtype) if law == "singles" else operator.probe(dtype)
     wider = {"D": 33} if adapter.op == "short_conv" else {}
-    return operator.within(adapter, base.replace(**wider, **operator.laws()[law].draws))
+    return operator.within(adapter, base.replace(**wider, **operator.laws()[law].wanted))
 
 
 LAW_FAULTS: Final[dict[str, tuple[str, str]]] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oracles.chunk import chunk
 from oracles.inputs import Inputs
-from oracles.stages import SIGNATURES, chunks, defined, region, run_stages, writer
+from oracles.stages import SIGNATURES, chunks, defined, region, run_stages
 
 Call = Callable[..., Inputs]
 C = 16
@@ -110,6 +110,3 @@ def test_a_pack_without_tokens_has_its_states_only(call: Call) -> None:
 def test_a_missing_tensor_is_named(call: Call) -> None:
     with pytest.raises(ValueError, match="stage solve: reads Akk, and Akk is not given"):
         run_stages(call(T=3), {}, covers=("solve",))
-    with pytest.raises(ValueError, match="stage tensor 'A'"):
-        writer("A")
-    assert [writer(name) for name in ("R", "final_state")] == ["solve", "state"]

@@ -43,7 +43,7 @@ def test_laws_are_tested_in_every_format_but_in_smoke_in_the_usual_ones(
     takes = [
         law
         for law, chosen in LAWS.items()
-        if not chosen.draws.get("packed") and law not in of_shared_gates
+        if not chosen.wanted.get("packed") and law not in of_shared_gates
     ]
     assert ids(run("--collect-only", "-q")) == [
         f"test_laws[port-{dtype}-{law}]" for dtype in ("fp32", "bf16") for law in takes

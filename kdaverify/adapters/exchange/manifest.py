@@ -61,7 +61,7 @@ class ExportedCall(Frozen):
 
 
 class ExportedCase(Frozen):
-    """One question of the suites.
+    """One case of the suites.
 
     Args:
         asked: as adapters get it: property, problem and detail.

@@ -25,12 +25,12 @@ DEVICES: Final = ("cpu", "cuda", "npu")
 
 
 class Unreachable(Exception):
-    """A rule that says nothing about this kernel; the message is why."""
+    """A rule that cannot be tested on this kernel; the message is why."""
 
 
 @dataclass(frozen=True)
 class CallRuleCase:
-    """One question.
+    """A rule on one problem of an implementation.
 
     Args:
         adapter: the implementation.

@@ -72,7 +72,7 @@ class Copies:
         """The copies of a case's call.
 
         Raises:
-            Unreachable: the kernel takes no call as large, or its operator knows no copies.
+            Unreachable: the kernel takes no call as large, or its operator has none.
         """
         if is_interpreted(case.adapter):
             raise Unreachable(f"an interpreter would take minutes over {number:,} copies")
@@ -318,16 +318,16 @@ def _backward(make: Make) -> CallRuleCheck:
 def _in_a_row(case: CallRuleCase) -> list[Outcome]:
     """One sequence of copies, each of which begins with a reset."""
     if "g" not in case.inputs.signature.names(Role.TOKEN) or case.adapter.domain.gates == "none":
-        raise Unreachable("it takes no gates that forget")
+        raise Unreachable("it takes no gates that clear the state")
     if case.adapter.domain.gate_range[0] > RESET:
-        raise Unreachable(f"it takes no gate of {RESET:g}, which forgets")
+        raise Unreachable(f"it takes no gate of {RESET:g}, which clears the state")
     one = _of_odd_size(
         replace(case, problem=case.beside(state="absent", B=1, gate="log-sigmoid")), "T"
     )
     x = one.inputs
     g = x.g.clone()
     g[:, 0] = RESET
-    # the exact values are of this call: what the first reset forgets is a state of 0
+    # the exact values are of this call: what the first reset clears is a state of 0
     one.__dict__["inputs"] = replace(x, g=g)
     # The last copy begins where a chunk does: what is left behind its chunks is what is left behind
     # those of one copy, and so are the roundings of the final state.
@@ -399,7 +399,7 @@ AFTER_MORE: Final = (
 )  # fmt: skip
 IN_A_ROW: Final = (
     _rule("copies-in-a-row", f"each of copies in one sequence of {IN_A_ROW_TOKENS:,} tokens and"
-          " more, between which resets forget all, returns what one does alone",
+          " more, between which resets clear the state, returns what one does alone",
           "a second launch for tokens past 8,192, which starts from the given state", _in_a_row,
           size="tails", sequences=True, delta=True),
 )  # fmt: skip

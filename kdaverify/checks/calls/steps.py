@@ -80,7 +80,7 @@ def _cases(case: CallRuleCase) -> Iterator[CallRuleCase]:
         try:
             other = case.beside(**own)
         except Unreachable:
-            # What the interface cannot express is no question; the first call always is one.
+            # What the interface cannot express is not tested; the first call always is.
             continue
         if other not in seen:
             seen.append(other)

@@ -147,6 +147,6 @@ APPENDED_TOKENS: Final = Law(
     check=appended_tokens,
     untestable=_tested,
     becomes=lambda problem: (problem.replace(T=problem.T + APPENDED),),
-    draws={"packed": False},
+    wanted={"packed": False},
     judged=True,
 )

@@ -68,7 +68,7 @@ LATER_TOKENS: Final = Law(
     ),
     check=later_tokens,
     untestable=_tested_before,
-    draws={**LIVELY, "packed": False},
+    wanted={**LIVELY, "packed": False},
 )
 
 
@@ -154,7 +154,7 @@ NEIGHBOURS: Final = Law(
     ),
     check=neighbours,
     untestable=_has_neighbours,
-    draws={**LIVELY, "packed": True},
+    wanted={**LIVELY, "packed": True},
 )
 
 
@@ -187,7 +187,7 @@ PADDING: Final = Law(
     ),
     check=padding,
     untestable=_has_padding,
-    draws={**LIVELY, "packed": True},
+    wanted={**LIVELY, "packed": True},
 )
 
 
@@ -217,7 +217,7 @@ OTHER_HEADS: Final = Law(
     exists_for="indices of heads: rows, states, gates or accumulators of a neighbouring head (H23)",
     check=other_heads,
     untestable=lambda problem: None if problem.HV > 1 else "one value head has no other beside it",
-    draws=LIVELY,
+    wanted=LIVELY,
 )
 
 
@@ -244,7 +244,7 @@ OTHER_ENTRIES: Final = Law(
     exists_for="indices of batch entries: states, offsets or caches of another entry (X4)",
     check=other_entries,
     untestable=lambda problem: None if problem.B > 1 else "one batch entry has no other beside it",
-    draws={**LIVELY, "packed": False},
+    wanted={**LIVELY, "packed": False},
 )
 
 
@@ -272,7 +272,7 @@ NO_WRITES: Final = Law(
     check=no_writes,
     untestable=lambda problem: ends_excluded(problem, beta=True),
     becomes=lambda problem: (problem.replace(beta="zero"),),
-    draws={**LIVELY, "state": ("random", "large", "asymmetric")},
+    wanted={**LIVELY, "state": ("random", "large", "asymmetric")},
 )
 
 

@@ -13,7 +13,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Bounds, Problem, problems
 
 
-class Draws(TypedDict, total=False):
+class WantedFields(TypedDict, total=False):
     """What `problems` takes from a law: see there."""
 
     packed: bool
@@ -24,7 +24,7 @@ class Draws(TypedDict, total=False):
     value: tuple[str, ...]
 
 
-LIVELY: Final[Draws] = {
+LIVELY: Final[WantedFields] = {
     "gate": ("log-sigmoid", "slow", "mild", "half-zero", "mixed"),
     "key": ("random", "coherent-0.3", "coherent-0.6", "alternating"),
     "beta": ("uniform", "mixed", "near-one"),
@@ -101,7 +101,7 @@ class Law:
         untestable: why it cannot be tested on a problem; None if it can.
         becomes: problems whose calls have the sizes and options of those that the law makes of a
             problem: a kernel must support them too.
-        draws: which problems are generated for it: of KDA `Draws`, of others the fields wanted.
+        wanted: fields of the problems that are generated for it; of KDA `WantedFields`.
         backward: whether it is a law of gradients: it is not tested on kernels that have none.
         judged: whether results are held against truth and tolerance, as the cost of a problem then
             requires smaller
@@ -116,7 +116,7 @@ class Law:
     check: Callable[[Adapter, Any], list[Outcome]]
     untestable: Callable[[Any], str | None] = of_any
     becomes: Callable[[Any], tuple[Any, ...]] = nothing_else
-    draws: Any = field(default_factory=Draws)
+    wanted: Any = field(default_factory=WantedFields)
     backward: bool = False
     judged: bool = False
     needs: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ def law_problems(
     """
     tested: Bounds = {**bounds, "max_cost": bounds["max_cost"] * (JUDGED if law.judged else 1)}
     plain = draw(
-        problems(dtype=dtype, **law.draws, **tested).filter(
+        problems(dtype=dtype, **law.wanted, **tested).filter(
             lambda p: p.T >= SHORTEST and law.untestable(p) is None
         )
     )

@@ -55,7 +55,7 @@ SCALED_VALUES: Final = Law(
     ),
     check=scaled_values,
     untestable=no_deep_decay,
-    draws={**LIVELY, "value": ("normal", "powers-of-two", "large")},
+    wanted={**LIVELY, "value": ("normal", "powers-of-two", "large")},
 )
 
 
@@ -89,7 +89,7 @@ SCALED_OUTPUT: Final = Law(
     becomes=lambda problem: (
         problem.replace(scale=SCALE_FACTOR * (problem.scale or problem.K**-0.5)),
     ),
-    draws=LIVELY,
+    wanted=LIVELY,
 )
 
 
@@ -109,7 +109,7 @@ NEGATED_VALUES: Final = Law(
         " towards infinity (S11, O10)"
     ),
     check=negated_values,
-    draws=LIVELY,
+    wanted=LIVELY,
 )
 
 
@@ -125,7 +125,7 @@ NEGATED_QUERIES: Final = Law(
     section="7, law 7",
     exists_for="queries that reach the state, terms of o without a query (O10)",
     check=negated_queries,
-    draws=LIVELY,
+    wanted=LIVELY,
 )
 
 
@@ -148,5 +148,5 @@ NEGATED_KEYS: Final = Law(
         " in k (A4)"
     ),
     check=negated_keys,
-    draws=LIVELY,
+    wanted=LIVELY,
 )

@@ -128,7 +128,7 @@ PERMUTED_HEADS: Final = Law(
     check=permuted_heads,
     untestable=of_shared_gates,
     becomes=lambda problem: (_grouped(problem),),
-    draws=LIVELY,
+    wanted=LIVELY,
     judged=True,
 )
 
@@ -192,7 +192,7 @@ ROTATED_CHANNELS: Final = Law(
     ),
     check=rotated_channels,
     untestable=_tested_rotated,
-    draws={**LIVELY, "key": ("one-hot", "random", "coherent-0.6")},
+    wanted={**LIVELY, "key": ("one-hot", "random", "coherent-0.6")},
     judged=True,
 )
 
@@ -258,6 +258,6 @@ SHIFTED_GATES: Final = Law(
     ),
     check=shifted_gates,
     untestable=lambda problem: of_shared_gates(problem) or ends_excluded(problem, gate=True),
-    draws={**LIVELY, "value": ("normal", "powers-of-two")},
+    wanted={**LIVELY, "value": ("normal", "powers-of-two")},
     judged=True,
 )

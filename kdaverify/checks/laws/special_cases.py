@@ -44,7 +44,7 @@ ABSENT_STATE: Final = Law(
     ),
     check=absent_state,
     becomes=lambda problem: tuple(problem.replace(state=state) for state in ("random", "absent")),
-    draws={"state": ("absent", "zero")},
+    wanted={"state": ("absent", "zero")},
     judged=True,
 )
 

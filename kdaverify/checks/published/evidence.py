@@ -29,7 +29,7 @@ class Benchmark:
 
 
 Again = Callable[[Adapter], Mapping[str, Tensor]]
-"""Puts the question of a check to another implementation; returns its outputs by name, or raises as
+"""Makes the calls of a check with another implementation; returns its outputs by name, or raises as
 the check would."""
 
 

@@ -182,13 +182,6 @@ def int32_offsets(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, v=v))
 
 
-def writes_behind(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    end = x.v.storage_offset() + x.v.numel()
-    if x.v.untyped_storage().nbytes() > (end + 1) * x.v.itemsize:
-        x.v.as_strided((1,), (1,), end).fill_(7.0)
-    return right(x)
-
-
 def masks_by_products(x: Inputs, _: dict[Any, Any]) -> Outputs:
     used = (torch.arange(x.T) < sum(x.lengths)).to(x.v.dtype)[:, None, None]
     o, final = right(x)

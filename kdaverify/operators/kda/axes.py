@@ -126,7 +126,7 @@ def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
     from kdaverify.problems import panel
 
     chosen, domain = LAWS[law], adapter.domain
-    if chosen.draws.get("packed") and not domain.packed:
+    if chosen.wanted.get("packed") and not domain.packed:
         return False
     tried = (domain.fit(entry.problem) for entry in panel(dtype, _SMOKE))
     return any(
@@ -170,7 +170,7 @@ def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
 
 
 def drifting(adapter: Adapter, profile: str) -> Choices:
-    """The drift questions of a profile for the implementation: feeding and problem."""
+    """The drift cases of a profile for the implementation: feeding and problem."""
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems.drift_probes import drift_cases
 

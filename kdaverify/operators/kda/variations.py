@@ -1,4 +1,4 @@
-"""Further questions of the kind of a failing one, under other regimes, sizes and lengths, so that
+"""Further cases of the kind of a failing one, under other regimes, sizes and lengths, so that
 suspects that agree on one input can be separated.
 """
 
@@ -45,7 +45,7 @@ _REGIMES: Final[tuple[dict[str, str], ...]] = (
 
 
 def varied(first: PropertyCase, problem: Problem) -> Iterator[PropertyCase]:
-    """Questions of the same kind; packs and dense forwards where there is no other way.
+    """Cases of the same kind; packs and dense forwards where there is no other way.
 
     Args:
         problem: that of the first question.

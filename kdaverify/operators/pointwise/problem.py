@@ -1,4 +1,4 @@
-"""A question about an operation beside the kernel: gate activation, sigmoid, l2norm."""
+"""A problem of an operation beside the kernel: gate activation, sigmoid, l2norm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ActivationTensors:
 
 
 class ActivationProblem(Canonical):
-    """One question to an implementation of an operation beside the kernel.
+    """One problem of an operation beside the kernel.
 
     Args:
         op: a key of `oracles.pointwise.operations.OPERATIONS`.

@@ -26,7 +26,7 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.stage_forms import HEAD
 from kdaverify.checks.forward import forward
 from kdaverify.checks.location import FEEDS
-from kdaverify.checks.stages import backward_stages, first_wrong, stages
+from kdaverify.checks.stages import backward_stages, stages
 from kdaverify.checks.status import Status
 from kdaverify.problems import cotangents
 from oracles.adjoint import adjoint
@@ -37,6 +37,7 @@ from oracles.tensors import FLOATING
 from tests.adapters.fla.conftest import House
 from tests.adapters.fla.test_stages import is_conforming
 from tests.adapters.standins import MakeProblem
+from tests.checks.staged import first_wrong
 
 GATED: Final[dict[str, Any]] = {
     "gates": "head",

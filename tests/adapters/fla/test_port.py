@@ -21,11 +21,12 @@ from kdaverify.adapters.stages import StageArguments, chain, formats_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.forward import forward
 from kdaverify.checks.location import FEEDS, Feed
-from kdaverify.checks.stages import backward_stages, first_wrong
+from kdaverify.checks.stages import backward_stages
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from tests.adapters.fla import torch_port, torch_port_backward
 from tests.adapters.standins import MakeProblem
+from tests.checks.staged import first_wrong
 
 MODULE = "tests.adapters.fla.torch_port"
 PACK = {"B": 1, "H": 1, "HV": 2, "lengths": (0, 5, 66, 0, 70), "T": 145}

@@ -13,10 +13,11 @@ from kdaverify.adapters.fla.functions import BACKWARD_FUNCTIONS, FUNCTIONS
 from kdaverify.checks.location import FEEDS
 from kdaverify.checks.near_miss import is_near
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.stages import backward_stages, first_wrong, stages
+from kdaverify.checks.stages import backward_stages, stages
 from kdaverify.checks.status import Status
 from tests.adapters.fla.conftest import CHUNKS, House
 from tests.adapters.standins import MakeProblem
+from tests.checks.staged import first_wrong
 
 PACK: dict[str, Any] = {"B": 1, "H": 1, "HV": 2, "lengths": (5, 0, 64), "T": 70}
 SOME = {"gate": "slow", "key": "coherent-0.9"}

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from kdaverify.checks.location import FEEDS
-from kdaverify.checks.stages import first_wrong, stages
+from kdaverify.checks.stages import stages
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from tests.checks import staged
-from tests.checks.staged import StageArguments, Staged, tables
+from tests.checks.staged import StageArguments, Staged, first_wrong, tables
 
 RIGHT = Staged("right")
 EDITS = Staged("edits", ("state", staged.input_overwritten))

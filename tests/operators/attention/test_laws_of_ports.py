@@ -78,7 +78,7 @@ def _of_o_alone(op: str, change: Change = lambda o: o) -> Adapter:
 
 def _rejected(op: str, law: str, adapter: Adapter) -> list[Outcome]:
     operator: Any = call_operator(op)
-    problem = operator.probe("fp32").replace(**operator.laws()[law].draws)
+    problem = operator.probe("fp32").replace(**operator.laws()[law].wanted)
     problem = operator.within(adapter, problem)
     found = check("laws", adapter, problem, {"law": law})
     return [outcome for outcome in found if outcome.status.rejects]
@@ -112,6 +112,6 @@ def test_products_in_tf32_round_the_inputs_and_are_declared(law: str, contract: 
         q, k, v = map(rounded, (q, k, v))
         return _attention(q, k, v, softmax_scale=softmax_scale, causal=causal, sink=None)
 
-    problem = operator.within(port, operator.probe("fp32").replace(**operator.laws()[law].draws))
+    problem = operator.within(port, operator.probe("fp32").replace(**operator.laws()[law].wanted))
     statuses = {outcome.status for outcome in check("laws", port, problem, {"law": law})}
     assert statuses == {Status.SKIP} if contract == "math-tf32" else Status.FAIL in statuses

@@ -87,7 +87,7 @@ def test_conforming_ports_pass_random_cases_and_every_law(name: str) -> None:
 def _passes(adapter: Adapter, dtype: str, law: str | None) -> None:
     """Random problems of a format, or those of a law."""
     laws: Any = adapter.operator.laws()
-    fields = None if law is None else laws[law].draws
+    fields = None if law is None else laws[law].wanted
 
     @seed(11)
     @settings(

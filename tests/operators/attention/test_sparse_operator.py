@@ -47,7 +47,7 @@ def test_right_kernels_are_accepted(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("law", SPARSE.laws())
 def test_laws_hold(name: str, law: str) -> None:
     adapter, one = find(name), SPARSE.laws()[law]
-    problem = SPARSE.within(adapter, SPARSE.probe("bf16").replace(**one.draws))
+    problem = SPARSE.within(adapter, SPARSE.probe("bf16").replace(**one.wanted))
     assert not rejected(one.check(adapter, problem))
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.pointwise.activation import UNITS, beta_gate, beta_gate_vjp, l2norm, l2norm_vjp
+from oracles.pointwise.activation import beta_gate, beta_gate_vjp, l2norm, l2norm_vjp
 from oracles.pointwise.activation import lower_bound_gate as lower
 from oracles.pointwise.activation import lower_bound_gate_vjp as lower_vjp
 from oracles.pointwise.activation import softplus_gate as softplus
@@ -20,6 +20,7 @@ from oracles.pointwise.activation import softplus_gate_vjp as softplus_vjp
 
 mp: Any = mpmath.mp
 UNIT = 2.0**-53
+UNITS = 8
 # Below this, float64 keeps fewer than 53 bits of something on the way.
 SMALLEST = 1e-290
 RATES = (-100.0, -30.0, -2.0, 0.0, 1.5, 4.0, 7.0, 30.0, 100.0)

@@ -90,9 +90,9 @@ def _law(
     exists_for: str,
     check: GradientCheck,
     law: Callable[..., Any] = attention_law,
-    **draws: Any,
+    **wanted: Any,
 ) -> Any:
-    return law(name, statement, exists_for, _differentiated(check), backward=True, **draws)
+    return law(name, statement, exists_for, _differentiated(check), backward=True, **wanted)
 
 
 BATCH: Final[dict[str, Any]] = {"q_lengths": None, "k_lengths": None}

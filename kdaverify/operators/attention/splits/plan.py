@@ -66,10 +66,6 @@ class SplitPlan:
         """The splits of a request in a call with no other."""
         return replace(self, lengths=(self.lengths[request],)).spans[0]
 
-    def cut_otherwise(self) -> list[int]:
-        """Requests that are cut otherwise when they are alone."""
-        return [n for n, spans in enumerate(self.spans) if spans != self.alone(n)]
-
     @cached_property
     def alike(self) -> list[tuple[int, ...]]:
         """Requests by their keys and cuts."""

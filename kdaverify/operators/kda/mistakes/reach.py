@@ -1,8 +1,8 @@
 """Which stages can have made some outputs wrong and left others right.
 
 A stage is ruled out where whatever it has wrong would show in an output that is right. Of
-infinities and NaN, which forget what made them, no more can be said. An error that cancels in an
-output would rule out too much; with a wrong tensor that happens by chance alone.
+infinities and NaN, which keep nothing of what made them, no more can be said. An error that cancels
+in an output would rule out too much; with a wrong tensor that happens by chance alone.
 """
 
 from __future__ import annotations
