@@ -10,8 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final, cast
 
-from kdaverify.campaign.devices import sight
-from kdaverify.campaign.engine import Engine, WorkerLostError
+from kdaverify.campaign.engine import Engine, WorkerLostError, sight
 from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 from kdaverify.parent import follow_parent

@@ -8,8 +8,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from kdaverify.campaign.devices import RESOURCES
-from kdaverify.campaign.engine import Engine, EngineError, WorkerLostError
+from kdaverify.campaign.engine import RESOURCES, Engine, EngineError, WorkerLostError
 from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 

@@ -221,7 +221,7 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
         EngineError: it cannot be had.
     """
     from kdaverify.adapters.registry import find
-    from kdaverify.campaign.devices import places
+    from kdaverify.campaign.engine import places
 
     adapters = {name: find(spec) for name, spec in orders.specs.items()}
     devices = {name: adapter.device for name, adapter in adapters.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -21,7 +22,6 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.operator import BOTH, Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
-from kdaverify.operators.misreading import Misreading
 from oracles.pointwise.rounding import RoundingError
 
 if TYPE_CHECKING:
@@ -254,3 +254,22 @@ class BoundedOperator(FunctionOperator):
             (x - y if mask is None else (x - y).masked_fill(mask, 0.0), y) for x, y, mask in pairs
         ]
         return all(rms(error) <= ALIKE * rms(exact) for error, exact in errors)
+
+
+def unchanged(outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return outputs
+
+
+@dataclass(frozen=True)
+class Misreading:
+    """One mistake that is made in every call.
+
+    Args:
+        said: the mistake and its mend.
+        call: what the function takes its arguments for.
+        returned: what it returns, made of the exact outputs of that call.
+    """
+
+    said: str
+    call: Any
+    returned: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = unchanged

@@ -15,7 +15,14 @@ from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
-from kdaverify.operators.bounded import BESIDE_ONE, CASTS, PARTIALS, BoundedOperator, gate_freedoms
+from kdaverify.operators.bounded import (
+    BESIDE_ONE,
+    CASTS,
+    PARTIALS,
+    BoundedOperator,
+    Misreading,
+    gate_freedoms,
+)
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
 from kdaverify.operators.gated_norm.panel import (
@@ -27,7 +34,6 @@ from kdaverify.operators.gated_norm.panel import (
     random_problems,
 )
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
-from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.sizes import WIDTHS
 from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormCall, NormPrecision
 

@@ -21,9 +21,15 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.checks.status import Status
 from kdaverify.operator import Choices
-from kdaverify.operators.bounded import BESIDE_ONE, CASTS, PARTIALS, BoundedOperator, gate_freedoms
+from kdaverify.operators.bounded import (
+    BESIDE_ONE,
+    CASTS,
+    PARTIALS,
+    BoundedOperator,
+    Misreading,
+    gate_freedoms,
+)
 from kdaverify.operators.function import FunctionTakes
-from kdaverify.operators.misreading import Misreading
 from kdaverify.operators.short_conv.laws import LAWS
 from kdaverify.operators.short_conv.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
