@@ -63,15 +63,8 @@ def _row(names: Sequence[str], live: Collection[str]) -> Row:
 
 
 RULES: Final = (
-    CallRule(
-        "frozen-subsets",
-        "the same of every set of inputs that need a gradient, of a handful of tokens",
-        "a variant for one set of frozen inputs that leaves a term out of another's gradient",
-        _subsets,
-        sets=True,
-        spare=False,
-        inside=True,
-        backward=True,
-        costly=True,
-    ),
-)
+    CallRule("frozen-subsets", "the same of every set of inputs that need a gradient, of a handful"
+             " of tokens", "a variant for one set of frozen inputs that leaves a term out of"
+             " another's gradient", _subsets, sets=True, spare=False, inside=True, backward=True,
+             costly=True),
+)  # fmt: skip

@@ -108,18 +108,9 @@ _rule = partial(
     once=True,
 )
 RULES: Final = (
-    _rule(
-        "late",
-        f"after {LATE:,} tokens that write nothing a sequence returns what it does alone",
-        "numbers of chunks or tokens kept in a byte, rings of chunks, sums of gates over a whole"
-        " sequence (H22)",
-        _late,
-    ),
-    _rule(
-        "late-backward",
-        "the same of its gradients",
-        "the same in the backward",
-        _late_back,
-        backward=True,
-    ),
-)
+    _rule("late", f"after {LATE:,} tokens that write nothing a sequence returns what it does alone",
+          "numbers of chunks or tokens kept in a byte, rings of chunks, sums of gates over a whole"
+          " sequence (H22)", _late),
+    _rule("late-backward", "the same of its gradients", "the same in the backward", _late_back,
+          backward=True),
+)  # fmt: skip

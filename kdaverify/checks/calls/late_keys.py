@@ -48,16 +48,8 @@ def _small(case: CallRuleCase) -> CallRuleCase:
 
 
 RULES: Final = (
-    CallRule(
-        "late-keys",
-        f"behind {LATE:,} keys of weight 0 a request returns what it does alone",
-        "splits that the reduction has no lanes for, lengths and positions in 16 bits, tables and"
-        " lists read up to a limit",
-        _late,
-        packed=False,
-        far=True,
-        spare=False,
-        once=True,
-        costly=True,
-    ),
-)
+    CallRule("late-keys", f"behind {LATE:,} keys of weight 0 a request returns what it does alone",
+             "splits that the reduction has no lanes for, lengths and positions in 16 bits, tables"
+             " and lists read up to a limit", _late, packed=False, far=True, spare=False, once=True,
+             costly=True),
+)  # fmt: skip

@@ -27,13 +27,7 @@ def _long(case: CallRuleCase) -> list[Outcome]:
 
 
 RULES: Final = (
-    CallRule(
-        "long-rows",
-        f"rows of q and k of norms up to 2^{max(LONG)} are normalised too",
-        "sums of squares that are kept or clamped in fp16, which holds 65,504",
-        _long,
-        packed=False,
-        sequences=True,
-        normalised=True,
-    ),
-)
+    CallRule("long-rows", f"rows of q and k of norms up to 2^{max(LONG)} are normalised too",
+             "sums of squares that are kept or clamped in fp16, which holds 65,504", _long,
+             packed=False, sequences=True, normalised=True),
+)  # fmt: skip

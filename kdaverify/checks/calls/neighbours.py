@@ -67,14 +67,7 @@ def _with(
 
 
 RULES: Final = (
-    CallRule(
-        "sequences-apart",
-        "NaN in one sequence of a pack changes no result of another",
-        "taps, keys or states of a neighbour read and multiplied by 0",
-        _kept_apart,
-        sequences=True,
-        apart=True,
-        spare=False,
-        costly=True,
-    ),
-)
+    CallRule("sequences-apart", "NaN in one sequence of a pack changes no result of another",
+             "taps, keys or states of a neighbour read and multiplied by 0", _kept_apart,
+             sequences=True, apart=True, spare=False, costly=True),
+)  # fmt: skip

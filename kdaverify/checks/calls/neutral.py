@@ -75,18 +75,8 @@ def _without_first(
 
 
 RULES: Final = (
-    CallRule(
-        "first-neutral",
-        "outputs are exact where gates, betas and states of the first head, sequence or token alone"
-        " are 0",
-        "decays, writes or states left out for all where the first head has none",
-        _first_neutral,
-        size="tails",
-        packed=False,
-        sequences=True,
-        delta=True,
-        spare=False,
-        costly=True,
-        once=True,
-    ),
-)
+    CallRule("first-neutral", "outputs are exact where gates, betas and states of the first head,"
+             " sequence or token alone are 0", "decays, writes or states left out for all where the"
+             " first head has none", _first_neutral, size="tails", packed=False, sequences=True,
+             delta=True, spare=False, costly=True, once=True),
+)  # fmt: skip

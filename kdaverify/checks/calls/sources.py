@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
@@ -196,29 +197,15 @@ def _pulled(place: Place, source: Tensor, gradient: Tensor) -> Tensor:
         return gradients_of(made, {"source": like}, {"place": gradient.contiguous()})["source"]
 
 
-RULES: Final = (
-    CallRule(
-        "one-tensor",
-        "a tensor that is passed as two inputs has the sum of their gradients",
-        "one buffer for the gradients of k and v where they are one tensor, returned for both",
-        _shared,
-        packed=False,
-        sources=True,
-        spare=False,
-        inside=True,
-        backward=True,
-        costly=True,
-    ),
-    CallRule(
-        "one-expanded",
-        "a tensor that is expanded over heads or entries has the sum of the gradients of all",
-        "heads of stride 0 read as one, whose summed gradient is returned for every head",
-        _expanded,
-        packed=False,
-        sources=True,
-        spare=False,
-        inside=True,
-        backward=True,
-        costly=True,
-    ),
+_rule = partial(
+    CallRule, packed=False, sources=True, spare=False, inside=True, backward=True, costly=True
 )
+RULES: Final = (
+    _rule("one-tensor", "a tensor that is passed as two inputs has the sum of their gradients",
+          "one buffer for the gradients of k and v where they are one tensor, returned for both",
+          _shared),
+    _rule("one-expanded", "a tensor that is expanded over heads or entries has the sum of the"
+          " gradients of all",
+          "heads of stride 0 read as one, whose summed gradient is returned for every head",
+          _expanded),
+)  # fmt: skip

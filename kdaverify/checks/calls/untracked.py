@@ -63,44 +63,20 @@ def _several_chunks(case: CallRuleCase) -> list[Outcome]:
 
 _rule = partial(CallRule, spare=False, costly=True, inside=True)
 RULES: Final = (
-    _rule(
-        "no-grad",
-        "a call under no_grad returns what any other does",
-        "a path of its own where no gradients are enabled",
-        _untracked,
-        size="tails",
-    ),
-    _rule(
-        "no-grad-one-token",
-        "the same of one token of each sequence, under no_grad and in inference mode",
-        "a decode path behind the main entry point: it updates the given state in place, or skips"
-        " the scale",
-        partial(_in_both_modes, of="of one token"),
-        size="one",
-        packed=False,
-        sequences=True,
-    ),
-    _rule(
-        "edited-values-no-grad",
-        "all tensors overwritten in place are a new call under no_grad and in inference mode, too",
-        "weights converted for a server, and kept by their address",
-        _edited,
-        size="tiny",
-        channel="objects",
-    ),
-)
+    _rule("no-grad", "a call under no_grad returns what any other does", "a path of its own where"
+          " no gradients are enabled", _untracked, size="tails"),
+    _rule("no-grad-one-token", "the same of one token of each sequence, under no_grad and in"
+          " inference mode", "a decode path behind the main entry point: it updates the given state"
+          " in place, or skips the scale", partial(_in_both_modes, of="of one token"), size="one",
+          packed=False, sequences=True),
+    _rule("edited-values-no-grad", "all tensors overwritten in place are a new call under no_grad"
+          " and in inference mode, too", "weights converted for a server, and kept by their"
+          " address", _edited, size="tiny", channel="objects"),
+)  # fmt: skip
 OF_CHUNKS: Final = (
-    _rule(
-        "no-grad-chunks",
-        "the same of several chunks that hold a state, given or written once",
-        "an inference path that rounds the state between chunks, where a training path does not"
-        " (S12, H12)",
-        _several_chunks,
-        size="chunks",
-        packed=False,
-        sequences=True,
-        delta=True,
-        costly=False,
-    ),
-)
+    _rule("no-grad-chunks", "the same of several chunks that hold a state, given or written once",
+          "an inference path that rounds the state between chunks, where a training path does not"
+          " (S12, H12)", _several_chunks, size="chunks", packed=False, sequences=True, delta=True,
+          costly=False),
+)  # fmt: skip
 """Tested after all others, in every format: a format hides what is rounded to it."""
