@@ -70,6 +70,11 @@ ACCUMULATORS: Final = {
     "WIDE-decode": ("model-width-past-1024",),
     "WIDE-lists": ("model-width-past-1024",),
 }
+WIDTHS: Final = {
+    "WIDTH-dv": ("columns-128-96", "columns-192-80"),
+    "WIDTH-dq": ("columns-72-72", "columns-80-80", "columns-104-104", "columns-112-112"),
+}
+OTHER_WIDTHS: Final = ("widths-past-128", "odd-columns-past-1024", "model-width", "columns-96-96")
 NARROW: Final = {
     "attention": ("widths-past-128", "keys-past-4096"),
     "mla_decode": ("model-width", "tokens-past-4096"),
@@ -244,6 +249,16 @@ def test_wide_rows_of_many_tiles_reject_it_and_pass_its_twin(name: str) -> None:
     ]:
         found = check(how[0], adapter, of_16_bits(adapter, shown), how[1])
         assert any(outcome.status.rejects for outcome in found) == rejects, (shown, adapter.name)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_widths_of_heads_reject_it_and_pass_its_twin(name: str) -> None:
+    fault, shown = FAULTS_BY_ID[name], WIDTHS[name]
+    wrong, right = find(f"fault:{name}"), host_of(fault).right(fault)
+    assert all(rejecting(wrong, shown, backward=True))
+    assert not any(rejecting(wrong, OTHER_WIDTHS, backward=True))
+    for conforming in (right, OTHERWISE["attention"]):
+        assert not any(rejecting(conforming, shown, backward=True))
 
 
 @pytest.mark.parametrize("page", [1, 16, 64])

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kdaverify.operators.attention import head_widths
+
 Fields = Mapping[str, dict[str, Any]]
 _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
@@ -68,6 +70,7 @@ DENSE: Final[Fields] = {
     # a border by the longest lengths: dk and dv of later keys lacked their first queries
     "pack-of-borders-past-256": {"q_lengths": (3, 150), "k_lengths": (260, 80), "s_q": 153,
                                  "s_k": 340, "H": 1, "d_k": 8, "d_v": 4, "causal": True},
+    **head_widths.DENSE,
 }  # fmt: skip
 DECODE: Final[Fields] = {
     "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,
