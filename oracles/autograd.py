@@ -16,6 +16,7 @@ from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS, OUTPUTS
 
 FORWARD_ONLY: Final = "forward only: "
+NO_GRAPH: Final = "no output carries a gradient graph of torch"
 
 
 class ForwardOnlyError(Exception):
@@ -114,7 +115,7 @@ def derivatives(
     """
     outputs = _with_graph(call)
     if not any(map(_has_graph, outputs.values())):
-        raise ForwardOnlyError("no output carries a gradient graph of torch")
+        raise ForwardOnlyError(NO_GRAPH)
     return gradients_of(outputs, leaves, cotangents)
 
 

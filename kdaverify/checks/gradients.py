@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, values_of
+from kdaverify.adapters.base import Adapter, AdapterError, values_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, of_failed_call, skipped
-from oracles.autograd import ForwardOnlyError
+from oracles.autograd import NO_GRAPH, ForwardOnlyError
 from oracles.signature import TensorCall
 
 
@@ -32,10 +34,46 @@ def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> 
     try:
         found = run_backward(adapter, inputs, given)
     except ForwardOnlyError as reason:
+        if NO_GRAPH in str(reason) and _has_a_graph_elsewhere(adapter, problem.dtype):
+            return _without_a_graph(adapter, problem, inputs, given)
         return skipped(str(reason))
     except CallError as fault:
         return of_failed_call(adapter, inputs, fault)
     return judge_gradients(adapter, problem, inputs, given, found)
+
+
+def _without_a_graph(
+    adapter: Adapter, problem: Any, inputs: TensorCall, given: Any
+) -> list[Outcome]:
+    """What a call without a graph passes on: zeros. A path for few rows had no backward, and the
+    port was accepted as one without gradients there.
+    """
+    found = {name: torch.zeros_like(x) for name, x in _sources(inputs).items()}
+    outcomes = judge_gradients(adapter, problem, inputs, given, found)
+    return [
+        replace(one, message=f"{NO_GRAPH}, those of other calls do; {one.message}")
+        if one.status.rejects
+        else one
+        for one in outcomes
+    ]
+
+
+@cache
+def _has_a_graph_elsewhere(adapter: Adapter, dtype: str) -> bool:
+    """Whether a call of an ordinary size is differentiated, in this format."""
+    operator = adapter.operator
+    example = operator.example()
+    if example is None:
+        return False
+    problem = operator.within(adapter, example.replace(dtype=dtype))
+    loss = operator.loss(problem, adapter.differentiates(problem), "both", 0)
+    if isinstance(loss, str) or adapter.supports(problem) is not None:
+        return False
+    try:
+        run_backward(adapter, problem.inputs(), handed(adapter, problem, loss))
+    except (ForwardOnlyError, CallError, AdapterError):
+        return False
+    return True
 
 
 def handed(adapter: Adapter, problem: Any, loss: Any) -> Any:
@@ -80,13 +118,18 @@ def run_backward(
     """
     own = copied(inputs)
     returned = watched(lambda: adapter.gradients(own, given), "call")
-    wanted = {
-        name: getattr(inputs, source)
-        for name, source in inputs.signature.gradients.items()
-        if inputs.holds(source)
-    }
+    wanted = _sources(inputs)
     found = values_of(returned)
     for name, source in wanted.items():
         check_kind(name, found[name], tuple(source.shape), source.dtype)
     check_inputs_kept(own, inputs)
     return {name: torch.Tensor.detach(found[name]) for name in wanted}
+
+
+def _sources(inputs: TensorCall) -> dict[str, torch.Tensor]:
+    """The inputs that there are, by their gradients."""
+    return {
+        name: getattr(inputs, source)
+        for name, source in inputs.signature.gradients.items()
+        if inputs.holds(source)
+    }

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.gated_norm import EVERY, Norm, act, root
+from kdaverify.faults.gated_norm import EVERY, Norm, act, right, root
 
 TILE: Final = 64
 """Rows from which on a backward has tiles."""
@@ -20,6 +20,8 @@ MANY: Final = 1024
 """Rows from which on a block has several."""
 PROGRAMS: Final = 132
 """Of a backward that stays resident, one for each multiprocessor."""
+FEW: Final = 8
+"""Rows up to which a kernel for decode is called, that has no backward."""
 BLOCK: Final = 16
 """Rows of a block, and columns where a row is padded to a power of two."""
 
@@ -137,6 +139,12 @@ def in_programs(kept: dict[int, Tensor]) -> Norm:
     return norm
 
 
+def unrecorded(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    if x[..., 0].numel() <= FEW:
+        x, z, w = x.detach(), z.detach(), w.detach()
+    return right(x, z, w, eps, name)
+
+
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
 FAULTS: Final = (
     _norm(id="NORM-square", title="means of rows are broadcast along columns",
@@ -154,6 +162,9 @@ FAULTS: Final = (
           reference="class: axes recognised by their size",
           trigger="1,024 rows and more of 9 to 16 columns",
           outputs=("dx",), patch=lambda _: in_blocks),
+    _norm(id="NORM-graph", title="few rows go to a kernel that has no backward",
+          reference="huggingface/candle#2168, #3823", trigger="8 rows and fewer, gradients",
+          outputs=("dx", "dgate", "dweight"), patch=lambda _: unrecorded),
     _norm(id="NORM-partials", title="partial sums of dweight are those of a larger call before",
           reference="class: work spaces that a call writes in part",
           trigger="133 to 263 rows after a call of more", outputs=("dweight",),

@@ -4,6 +4,7 @@ kernels without a backward say so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from kdaverify.adapters.base import Output
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
+from oracles.autograd import FORWARD_ONLY, NO_GRAPH
 from oracles.chunk_backward import BACKWARD
 from oracles.gradients import Gradients
 from oracles.tensors import GRADIENTS
@@ -142,3 +144,53 @@ def test_gradients_that_ball_arithmetic_would_take_hours_for_are_uncertified(
     assert {
         outcome.status for outcome in gradients(find("eager"), _PLAIN.replace(dtype="bf16"), of="o")
     } == {Status.PASS}
+
+
+def _port(recorded: Callable[[Tensor], bool]) -> kv.Adapter:
+    """Token by token, whose outputs have a graph where `recorded` says so of v."""
+
+    @kv.kernel(name="sometimes recorded", dtypes="fp32")
+    def port(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        if not recorded(v):
+            q, k, v, g, beta = (x.detach() for x in (q, k, v, g, beta))
+            initial_state = None if initial_state is None else initial_state.detach()
+        groups = v.shape[2] // q.shape[2]
+        q, k = (x.repeat_interleave(groups, 2) for x in (q, k))
+        first = v.new_zeros(v.shape[0], v.shape[2], k.shape[3], v.shape[3])
+        state, o = first if initial_state is None else initial_state, list[Tensor]()
+        for t in range(v.shape[1]):
+            state = g[:, t, :, :, None].exp() * state
+            u = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+            state = state + k[:, t, :, :, None] * u[:, :, None]
+            o.append(scale * torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
+        return torch.stack(o, 1), state
+
+    return port
+
+
+TOKEN = _PLAIN.replace(T=1, dtype="fp32")
+
+
+def test_a_call_without_a_graph_has_gradients_of_zero_where_others_have_one() -> None:
+    found = gradients(_port(lambda v: v.shape[1] > 1), TOKEN, of="both")
+    wrong = {outcome.output for outcome in found if outcome.status is Status.FAIL}
+    assert wrong == {"dq", "dk", "dv", "dg", "dbeta", "d_initial_state"}
+    assert all(NO_GRAPH in outcome.message for outcome in found)
+    assert all(
+        outcome.status is Status.PASS
+        for outcome in gradients(_port(lambda _: True), TOKEN, of="both")
+    )
+
+
+def test_a_kernel_without_any_graph_has_no_gradients() -> None:
+    (outcome,) = gradients(_port(lambda _: False), TOKEN, of="both")
+    assert (outcome.status, outcome.message) == (Status.SKIP, FORWARD_ONLY + NO_GRAPH)

@@ -142,6 +142,7 @@ TRIGGERS: Final[Mapping[str, Case]] = {
         {"B": 1, "H": 3, "rank": 3},
         {"rule": "view-swapped-backward"},
     ),
+    "NORM-graph": _gradients(B=1, T=4, H=2),
     "NORM-partials": (
         "calls",
         {"B": 1, "T": 17, "H": 3, "rank": 3},
