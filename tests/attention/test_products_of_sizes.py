@@ -12,6 +12,7 @@ import torch
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls import questions
+from kdaverify.checks.calls.multiples import FEWER
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
@@ -29,6 +30,9 @@ FOUND_BY = {
     "COPY-fewer": "many-copies",
     "COPY-merge": "many-copies",
     "COPY-pages": "many-copies",
+    "COPY-grid": "many-copies",
+    "COPY-scan": "many-copies",
+    "COPY-plan": "many-copies",
     "COPY-sequences": "many-copies-backward",
     "COPY-ends": "many-copies",
     "LATE-pages": "late-keys",
@@ -91,9 +95,10 @@ def test_operands_far_apart_reject_it_and_pass_its_twin(name: str) -> None:
 
 
 def test_copies_pass_limits_that_are_products_of_sizes() -> None:
-    entries, sequences, heads = of_dense()
+    entries, grid, sequences, heads = of_dense()
     assert 7 * entries.count * 4 > 1024
-    assert 7 * sequences.count > 256
+    assert 7 * grid.count * grid.base["H"] > 65535
+    assert 7 * sequences.count > 1024 and 7 * (sequences.count // FEWER) > 256
     assert heads.base["H"] * heads.count * heads.base["d_v"] > 8192
     rows, columns = of_merges()
     assert rows.base["T"] * rows.count > 8192
@@ -108,5 +113,6 @@ def test_requests_have_pages_up_to_the_last_of_a_large_pool() -> None:
     whole = requests.whole(small)
     used = whole.block_table[whole.block_table < len(whole.cache)]
     assert len(whole.cache) >= PAGES and int(used.max()) >= 1 << 16
-    for n in (0, 8, 300):
+    assert len(whole.block_table) > 4096
+    for n in (0, 8, 300, 4200):
         assert torch.equal(whole.gathered(n), small.gathered(n % 7))

@@ -27,6 +27,10 @@ PROGRAMS: Final = 1024
 RESIDENT: Final = 132
 """Programs of a launch that stays, one for each multiprocessor."""
 BLOCK: Final = 8192
+AXIS: Final = 65535
+"""Programs along the second or third axis of a grid."""
+PLANNED: Final = 4096
+"""Requests whose work a planner holds in shared memory."""
 Call = Callable[..., Any]
 
 
@@ -39,6 +43,28 @@ def _lse_of_the_first() -> AttentionPatch:
         return o, torch.where(rows[..., None] < PROGRAMS, lse, 0.0)
 
     return AttentionPatch(attention=attention)
+
+
+def _one_axis(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """o [H, s_q, d_v] of an entry: programs past an axis of the grid are not launched."""
+    if request.packed:
+        return o, lse
+    number = request.index * len(o) + torch.arange(len(o))
+    return o.masked_fill((number >= AXIS)[:, None, None], 0.0), lse
+
+
+def _unsummed(request: KernelRequest) -> KernelRequest:
+    """Offsets are summed over one block of threads: keys of later sequences begin one too early."""
+    if not request.packed or request.index < PROGRAMS:
+        return request
+    k, v = (torch.cat((x[:, :1], x[:, :-1]), 1) for x in (request.k, request.v))
+    return replace(request, k=k, v=v)
+
+
+def _unplanned(paged: Paged, request: int) -> Tensor:
+    """Requests that a planner has no room for read their pages as zeros."""
+    found = gathered(paged, request)
+    return torch.zeros_like(found) if request >= PLANNED else found
 
 
 def _sums_left_over() -> AttentionPatch:
@@ -118,6 +144,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="COPY-pages", title="ids of pages are staged in 16 bits",
            trigger="a pool of more than 32,768 pages", operator="mla_decode",
            patch=lambda _: AttentionPatch(gather=_short_ids)),
+    _fault(id="COPY-grid", title="a grid has one axis for entries and heads",
+           trigger=f"a batch with B H > {AXIS:,}", stage="partial", outputs=("o",),
+           reference="pytorch/pytorch#180445", patch=lambda _: AttentionPatch(returned=_one_axis)),
+    _fault(id="COPY-scan", title="offsets of keys are summed over one block of threads",
+           trigger=f"a pack of more than {PROGRAMS:,} sequences",
+           patch=lambda _: AttentionPatch(request=_unsummed)),
+    _fault(id="COPY-plan", title="work of requests is planned in shared memory",
+           trigger=f"more than {PLANNED:,} requests", operator="mla_decode",
+           reference="ROCm/aiter#1352", patch=lambda _: AttentionPatch(gather=_unplanned)),
     _fault(id="COPY-sequences", title="the backward reads keys by a number of 8 bits",
            trigger="a pack of more than 256 sequences, gradients", stage="dq", outputs=("dq",),
            patch=lambda _: _short_numbers()),

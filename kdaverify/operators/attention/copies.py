@@ -13,6 +13,12 @@ from oracles.attention.calls import MlaDecodeCall
 
 MANY: Final = 43
 """ManyCopies of seven entries: 301 of them, more than 8 bits, 1,024 with their heads."""
+SCANNED: Final = 151
+"""Of seven sequences: 1,057 of them, more than a block of threads sums offsets of."""
+PLANNED: Final = 603
+"""Of seven requests: 4,221 of them, more than a planner has shared memory for."""
+GRID: Final = 218
+"""Heads of which 301 entries have more than an axis of a grid has programs: 65,535."""
 PAGES: Final = 65600
 """Of a pool: more than 16 bits."""
 BYTES: Final = 1 << 26
@@ -50,9 +56,11 @@ def of_dense() -> tuple[ManyCopies, ...]:
     """Entries of a batch, sequences of a pack, heads: of 8,192 elements in a row of o."""
     entries = {"B": 7, "s_q": 3, "s_k": 5, "q_lengths": None, "k_lengths": None}
     heads = {**entries, "B": 1, "H": 14, "h_kv": 7, "d_k": 16, "d_v": 8}
+    grid = {**entries, "s_q": 1, "s_k": 2, "H": GRID, "h_kv": GRID // 2, "d_k": 16, "d_v": 8}
     return (
         ManyCopies("entries", entries, lambda x, n: {"B": x.B * n}, _BY_ENTRY, MANY),
-        ManyCopies("sequences of a pack", _PACK, _packed, _BY_ROW, MANY, packed=True),
+        ManyCopies("heads of entries", grid, lambda x, n: {"B": x.B * n}, _BY_ENTRY, MANY),
+        ManyCopies("sequences of a pack", _PACK, _packed, _BY_ROW, SCANNED, packed=True),
         ManyCopies("heads", heads, _heads, _BY_HEAD, 80),
     )
 
@@ -77,7 +85,7 @@ def of_decode() -> tuple[ManyCopies, ...]:
     def sizes(small: Any, count: int) -> Mapping[str, Any]:
         return {"k_lengths": small.k_lengths * count}
 
-    return (ManyCopies("requests", base, sizes, _BY_ENTRY, MANY, joined=_with_pool),)
+    return (ManyCopies("requests", base, sizes, _BY_ENTRY, PLANNED, joined=_with_pool),)
 
 
 def of_merges() -> tuple[ManyCopies, ...]:
