@@ -1,8 +1,8 @@
-"""What a caller does before the backward: it edits outputs, takes another loss, scales it.
+"""What a caller does before the backward: it edits tensors, takes another loss, scales it.
 
 Autograd calls a backward with whatever loss there is, as often as there are losses. Outputs are the
 caller's: what a backward needs of one it saves with `save_for_backward`, which notices an edit, or
-in memory of its own.
+in memory of its own. So are inputs: an optimizer steps, a state is overwritten by the next one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.calls.autograd import (
+    RecordedCall,
     by_gradient,
     gradients_of_call,
     incoming,
@@ -23,12 +24,12 @@ from kdaverify.checks.calls.autograd import (
     unconverted,
 )
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.gradients import handed
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.status import REFUSED
+from kdaverify.checks.status import REFUSED, Status
 from kdaverify.problems.cotangents import FAR
 
 REFUSAL: Final = re.compile(r"modified\s+(by an )?inplace")
@@ -43,19 +44,49 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
     found, refused = list[Outcome](), list[str]()
     for name in case.exposed:
         call = recorded(case, wanted)
-        with torch.no_grad():
-            call.outputs[name].zero_()
-        try:
-            after = gradients_of_call(case, call)
-        except CallError as error:
-            if not REFUSAL.search(error.message):
-                raise
+        after = _gradients_without(case, call, call.outputs[name])
+        if after is None:
             refused.append(name)
             continue
         said = f"after the caller has set {name} to 0"
         found += same_or_right(plain, after, case.judged_back, said)
     if not found:
         raise Unreachable(f"{REFUSED}edits of {', '.join(refused)} before the backward")
+    return found
+
+
+def _gradients_without(case: CallRuleCase, call: RecordedCall, edited: Tensor) -> Tensors | None:
+    """The gradients of a call, one tensor of which is set to 0 before; None where autograd refuses.
+
+    Raises:
+        CallError: the backward fails in another way.
+    """
+    with torch.no_grad():
+        edited.zero_()
+    try:
+        return gradients_of_call(case, call)
+    except CallError as error:
+        if not REFUSAL.search(error.message):
+            raise
+        return None
+
+
+def _edited_inputs(case: CallRuleCase) -> list[Outcome]:
+    """One input a time, of those that have a gradient: FLA's convolution keeps offsets where
+    autograd does not see an edit, as do right kernels in its style.
+    """
+    wanted = unconverted(case)
+    plain = gradients_of_call(case, recorded(case, wanted))
+    found = list[Outcome]()
+    for name in wanted:
+        call = recorded(case, wanted)
+        after = _gradients_without(case, call, call.leaves[name])
+        if after is None:
+            said = f"{name}: autograd refuses a backward after the caller has set it to 0"
+            found.append(Outcome(name, Status.PASS, said))
+            continue
+        said = f"after the caller has set {name} to 0"
+        found += same_or_right(plain, after, case.judged_back, said)
     return found
 
 
@@ -144,6 +175,18 @@ CANCELLING: Final = (
         "gradients are exact under a loss on one output whose cotangent sums to exactly 0",
         "chunks or sequences left out of a backward by a sum of the incoming gradient",
         _cancelling,
+        costly=True,
+        once=True,
+    ),
+)
+EDITED: Final = (
+    _rule(
+        "edited-inputs-backward",
+        "an input that the caller overwrites before the backward changes no gradient, or autograd"
+        " refuses",
+        "inputs kept for the backward where autograd does not see them",
+        _edited_inputs,
+        inside=True,
         costly=True,
         once=True,
     ),

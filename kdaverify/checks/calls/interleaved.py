@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Any, Final
 
+from kdaverify.adapters.base import is_slow
 from kdaverify.checks.calls.autograd import gradients_of_call, recorded, unconverted
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
+
+PACKS: Final = 17
+"""Later packs, no two of the same offsets: one more than a ring of 16 tables of chunks holds. A
+kernel that kept the offsets of the latest call in a variable of its module, and read them in its
+backward, was accepted."""
+FEW: Final = 2
+"""Of kernels whose calls take a second."""
 
 
 def _two_forwards(case: CallRuleCase) -> list[Outcome]:
@@ -46,6 +55,34 @@ def _under_other_options(case: CallRuleCase) -> Iterator[CallRuleCase]:
             continue
 
 
+def _two_packs(case: CallRuleCase) -> list[Outcome]:
+    """Programs train on packs, whose offsets differ in every call; layers share them."""
+    names, lengths = unconverted(case), case.other_offsets()
+    plain = gradients_of_call(case, recorded(case, names))
+    first = recorded(case, names)
+    # held until the end: memory of a graph that is gone may be used again
+    _later = [recorded(each, names) for each in _with_other_offsets(case, lengths)]
+    found = gradients_of_call(case, first)
+    said = "where packs with other offsets came between forward and backward"
+    return same_or_right(plain, found, case.judged_back, said)
+
+
+def _with_other_offsets(case: CallRuleCase, lengths: dict[str, Any]) -> Iterator[CallRuleCase]:
+    for n in range(FEW if is_slow(case.adapter) else PACKS):
+        fields = {name: _shifted(own, n) for name, own in lengths.items()}
+        try:
+            yield replace(case, problem=case.beside(**fields, **_other_numbers(case)))
+        except Unreachable:
+            continue
+
+
+def _shifted(lengths: Sequence[int], by: int) -> tuple[int, ...]:
+    """Lengths of the same sum whose ends lie so many tokens further on, modulo all of them."""
+    *ends, total = accumulate(lengths)
+    cuts = sorted((end + by) % (total + 1) for end in ends)
+    return tuple(end - first for first, end in pairwise((0, *cuts, total)))
+
+
 RULES: Final = (
     CallRule(
         "two-forwards",
@@ -57,5 +94,21 @@ RULES: Final = (
         inside=True,
         backward=True,
         costly=True,
+    ),
+)
+OF_PACKS: Final = (
+    CallRule(
+        "two-packs",
+        f"the gradients of a pack do not depend on {PACKS} later packs with other offsets",
+        "offsets or tables of chunks that the backward reads of the latest call, or in a ring",
+        _two_packs,
+        size="tails",
+        sequences=True,
+        offsets=True,
+        spare=False,
+        inside=True,
+        backward=True,
+        costly=True,
+        once=True,
     ),
 )

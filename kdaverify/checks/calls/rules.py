@@ -108,6 +108,8 @@ LATER: Final = (
     *head_counts.RULES,
     *neutral.RULES,
     *steps.FED_BACK,
+    *interleaved.OF_PACKS,
+    *callers.EDITED,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -11,6 +11,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import (
+    between,
     callers,
     coincident,
     copies,
@@ -178,6 +179,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("STEP", "copies", "smoke", steps.FAULTS, twin),
             *_named("PLACE", "places", "smoke", places.FAULTS, twin),
             *_named("CALLER", "callers", "smoke", callers.FAULTS, twin),
+            *_named("BETWEEN", "callers", "smoke", between.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

@@ -17,6 +17,7 @@ from kdaverify.checks.calls import (
     earlier,
     frozen,
     heads,
+    interleaved,
     late,
     long_rows,
     prefixes,
@@ -74,7 +75,14 @@ PLACES_RULES: Final = tuple(
 )
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
 CALLERS_RULES: Final = tuple(
-    rule.name for rule in (*callers.RULES, *views.IN_TABLES, *callers.CANCELLING)
+    rule.name
+    for rule in (
+        *callers.RULES,
+        *views.IN_TABLES,
+        *callers.CANCELLING,
+        *interleaved.OF_PACKS,
+        *callers.EDITED,
+    )
 )
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
@@ -207,8 +215,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             lambda case: _rule(case) in PLACES_RULES,
         ),
         "callers": QuestionKind(
-            "outputs that are edited before the backward, other losses and scales, lengths and"
-            " projections as they lie in larger tensors",
+            "tensors that are edited and packs that are called before the backward, other losses"
+            " and scales, lengths and projections as they lie in larger tensors",
             lambda case: _rule(case) in CALLERS_RULES,
         ),
         "ids": QuestionKind(

@@ -11,6 +11,7 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.faults.planted import (
+    between,
     callers,
     copies,
     earlier,
@@ -252,6 +253,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "head-counts-backward": lambda: Derived(heads.derived_by_two_times_four),
     "first-neutral": lambda: port(unlike.no_decay_by_the_first_head),
     "fed-back-state": lambda: decoding(steps.state_that_came_back),
+    "two-packs": lambda: port(between.offsets_of_the_latest),
+    "edited-inputs-backward": lambda: port(between.kept_input),
 }
 """By the rule that each breaks."""
 

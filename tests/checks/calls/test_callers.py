@@ -23,15 +23,18 @@ BROKEN: Final = {
     "CALLER4": "view-column",
     "CALLER5": "view-projection",
     "CALLER6": "cotangent-cancelling",
+    "BETWEEN1": "two-packs",
+    "BETWEEN2": "two-packs",
+    "BETWEEN3": "edited-inputs-backward",
 }
 RIGHT: Final = {
     "eager": {*CALLERS_RULES},
     "eager-attention": {*CALLERS_RULES},
     "eager-mla-decode": {"view-column"},
-    "eager-sparse-attention": {*CALLERS_RULES},
-    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column"},
-    "torch-short-conv": {*CALLERS_RULES} - {"view-projection"},
-    "torch-gated-norm": {*CALLERS_RULES},
+    "eager-sparse-attention": {*CALLERS_RULES} - {"two-packs"},
+    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column", "two-packs"},
+    "torch-short-conv": {*CALLERS_RULES} - {"view-projection", "two-packs"},
+    "torch-gated-norm": {*CALLERS_RULES} - {"two-packs"},
 }
 """Kernels, and the rules that say something about them."""
 

@@ -1,0 +1,90 @@
+"""Faults of what lies between a forward and its backward: packs with other offsets, and
+inputs that are edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
+from oracles.inputs import Inputs
+
+SLOTS: Final = 16
+
+
+class Packed(torch.autograd.Function):
+    """k as it is; its backward reads offsets where they are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, own: Tensor, read: Callable[[], Tensor]) -> Tensor:
+        ctx.own, ctx.read = own, read
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None, None]:
+        return given[0] * (1 + int(not torch.equal(ctx.read(), ctx.own))), None, None
+
+
+def _packed(x: Inputs, read: Callable[[], Tensor]) -> Outputs:
+    return right(replace(x, k=Packed.apply(x.k, x.cu_seqlens, read)))
+
+
+def offsets_of_the_latest(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """The backward reads the offsets of the latest pack."""
+    if x.cu_seqlens is None:
+        return right(x)
+    kept["offsets"] = x.cu_seqlens.clone()
+    return _packed(x, lambda: kept["offsets"])
+
+
+def offsets_in_a_ring(slots: int | None) -> Patch:
+    """The backward reads offsets in the slot that its forward put them in; equal ones share it.
+
+    Args:
+        slots: of the ring; None for as many as there are packs.
+    """
+
+    def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+        if x.cu_seqlens is None:
+            return right(x)
+        ring: dict[int, Tensor] = kept.setdefault("ring", {})
+        own = x.cu_seqlens.clone()
+        slot = next((n for n, other in ring.items() if torch.equal(other, own)), None)
+        if slot is None:
+            made = kept["made"] = kept.get("made", -1) + 1
+            slot = made % slots if slots else made
+            ring[slot] = own
+        return _packed(x, lambda: ring[slot])
+
+    return patch
+
+
+class KeptInput(torch.autograd.Function):
+    """k as it is; its backward adds what the caller has changed of it since."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        ctx.kept, ctx.own = k, k.clone()
+        return ctx.own.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return given[0] + (ctx.kept - ctx.own).to(given[0].dtype)
+
+
+def kept_input(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    return right(replace(x, k=KeptInput.apply(x.k)))
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "a backward has the offsets of the latest pack": lambda: port(offsets_of_the_latest),
+    "a backward has its offsets in a ring of 16": lambda: port(offsets_in_a_ring(SLOTS)),
+    "k is kept for the backward where autograd does not see it": lambda: port(kept_input),
+}
+"""By what is wrong."""
