@@ -4,7 +4,8 @@ what happens between the calls of a real program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import values_of
+from kdaverify.adapters.base import is_slow, values_of
 from kdaverify.checks.calls.autograd import (
     RecordedCall,
     gradients_of_call,
@@ -24,9 +25,14 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome
-from oracles.autograd import evaluated_before
+from kdaverify.checks.status import Status
+from oracles.autograd import ForwardOnlyError, evaluated_before
 from oracles.signature import Role
 
+HEADS: Final = ("B", "H", "HV", "h_kv")
+LENGTHS: Final = ("T", "s_k")
+FIRST: Final = {29: torch.inference_mode, 31: torch.no_grad}
+"""The mode of the first call, by how many tokens more it has: no other rule has had the shape."""
 MASKED: Final = 65
 """Tokens before and behind those of a loss: a chunk of 64, and one more."""
 LOSS: Final = 4
@@ -65,6 +71,36 @@ def _evaluated_before(case: CallRuleCase) -> list[Outcome]:
     return same_or_right(plain, found, case.judged_back, said)
 
 
+def _evaluated_first(case: CallRuleCase) -> list[Outcome]:
+    """A program that validates before it trains."""
+    # before any call of the shape: whether it has a graph at all
+    case.back()
+    found = list[Outcome]()
+    for more, mode in [*FIRST.items()][: 1 if is_slow(case.adapter) else None]:
+        first = replace(case, problem=case.beside(**_of_one_head(case), **_longer(case, more)))
+        found += _after_a_first_call(first, mode)
+    return found
+
+
+def _after_a_first_call(
+    case: CallRuleCase, mode: Callable[[], AbstractContextManager[Any]]
+) -> list[Outcome]:
+    # made outside: those of inference mode have no gradient
+    x = case.inputs
+    with mode():
+        case.run()
+    try:
+        return case.judged_back(case.back(), case.cotangents, x)
+    except ForwardOnlyError as error:
+        said = f"{error}, after a first call of its shape under {mode.__name__}"
+        return [Outcome("call", Status.ERROR, said)]
+
+
+def _longer(case: CallRuleCase, more: int) -> dict[str, int]:
+    fields = {*type(case.problem).model_fields}
+    return {name: getattr(case.problem, name) + more for name in LENGTHS if name in fields}
+
+
 def _sharing(case: CallRuleCase) -> list[Outcome]:
     """What is kept by the address of one tensor, or of all but one, is overwritten by a call that
     shares them and differs in all others.
@@ -100,7 +136,7 @@ def _masked(case: CallRuleCase) -> list[Outcome]:
 
 
 def _of_one_head(case: CallRuleCase) -> dict[str, int]:
-    return {name: 1 for name in ("B", "H", "HV") if name in type(case.problem).model_fields}
+    return {name: 1 for name in HEADS if name in type(case.problem).model_fields}
 
 
 def _loss_of_some(case: CallRuleCase) -> Any:
@@ -132,4 +168,10 @@ RULES: Final = (
           f" {MASKED} tokens of a sequence, and as many at its end",
           "a backward that begins at the first token of the loss, or ends at its last", _masked,
           size="tails", packed=False, sequences=True, states=True, backward=True, once=True),
+)  # fmt: skip
+EVALUATED_FIRST: Final = (
+    _rule("evaluated-first", "gradients are exact where the first call of a shape is made in"
+          " inference mode, or under no_grad",
+          "buffers made for a shape by its first call, which no graph takes, and paths chosen then",
+          _evaluated_first, packed=False, inside=True, backward=True, once=True),
 )  # fmt: skip

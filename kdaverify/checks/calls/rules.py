@@ -110,6 +110,7 @@ LATER: Final = (
     *steps.FED_BACK,
     *interleaved.OF_PACKS,
     *callers.EDITED,
+    *earlier.EVALUATED_FIRST,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

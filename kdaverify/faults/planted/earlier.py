@@ -60,6 +60,20 @@ def dk_from_the_first_chunk_of_the_loss(
     return replace(found, dk=dk)
 
 
+def buffer_of_the_first_call(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """What q is multiplied by is made for a number of tokens by the first call of so many."""
+    ones = kept.setdefault((x.T, x.q.dtype), torch.ones(x.T, 1, 1, dtype=x.q.dtype))
+    return right(replace(x, q=x.q * ones))
+
+
+def path_of_the_first_call(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """Whether a graph is made goes by the first call of so many tokens."""
+    o, final = right(x)
+    if kept.setdefault(x.T, torch.is_grad_enabled()):
+        return o, final
+    return o.detach(), final.detach()
+
+
 def planned() -> Adapter:
     """A kernel that plans the offsets of a pack before it looks at its other arguments."""
     kept = dict[str, Tensor]()

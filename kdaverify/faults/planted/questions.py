@@ -44,6 +44,7 @@ AUTOGRAD_RULES: Final = tuple(
         *untracked.OF_CHUNKS,
         *earlier.RULES,
         *prefixes.RULES,
+        *earlier.EVALUATED_FIRST,
     )
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))

@@ -9,18 +9,21 @@ from typing import Final
 import pytest
 
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls.earlier import RULES
+from kdaverify.checks.calls.earlier import EVALUATED_FIRST, RULES
 from kdaverify.checks.status import Status
+from kdaverify.faults.planted.broken_calls import port
 from kdaverify.faults.planted.catalogue import PLANTED
+from kdaverify.faults.planted.earlier import path_of_the_first_call
 from tests.checks.ruled import statuses
 
-NAMES: Final = [rule.name for rule in RULES]
+NAMES: Final = [rule.name for rule in (*RULES, *EVALUATED_FIRST)]
 NEAR: Final = ("backward-twice", "two-forwards", "no-grad", "edited-values", "alternating-packing")
 BROKEN: Final = {
     "AUTO11": {"after-refused"},
     "AUTO12": {"evaluated-before"},
     "AUTO13": {"shared-forwards"},
     "AUTO14": {"masked-loss-backward"},
+    "AUTO17": {"evaluated-first"},
 }
 
 
@@ -29,6 +32,15 @@ def test_it_is_found_by_the_rule_about_it_alone(fault: str) -> None:
     found = statuses(PLANTED[fault].adapter(), (*NAMES, *NEAR))
     rejecting = {rule for rule, said in found.items() if any(one.rejects for one in said)}
     assert rejecting == BROKEN[fault]
+
+
+def test_a_path_without_a_graph_is_found_by_the_first_call_of_a_shape() -> None:
+    found = statuses(port(path_of_the_first_call), ("evaluated-first", "no-grad", "inference-mode"))
+    assert {rule: {one for one in said if one.rejects} for rule, said in found.items()} == {
+        "evaluated-first": {Status.ERROR},
+        "no-grad": set(),
+        "inference-mode": set(),
+    }
 
 
 def test_every_rule_has_a_fault() -> None:
