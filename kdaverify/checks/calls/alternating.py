@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.equal_hashes import of_one_hash, of_one_sum
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.checks.status import Status
@@ -47,8 +48,36 @@ def _batch(case: CallRuleCase) -> CallRuleCase:
     return replace(case, problem=case.beside(B=case.problem.B + 1))
 
 
-def _packing(case: CallRuleCase) -> CallRuleCase:
-    return replace(case, problem=case.beside(**case.other_offsets()))
+def _packings(case: CallRuleCase) -> list[Outcome]:
+    """The outcomes of the first pack that is wrong behind the ones before, or else of all."""
+    before = {name: tensor.clone() for name, tensor in case.run().items()}
+    found, said = list[Outcome](), ""
+    for other in _packs(case):
+        here = other.judged(other.run())
+        if any(outcome.status.rejects for outcome in here):
+            return here
+        found += [outcome for outcome in here if outcome.status is Status.SKIP]
+        said = f"after calls that differ, at last: {other.problem.describe()}"
+    again = case.run()
+    # what a kernel kept may be of a call before all
+    wrong = [outcome for outcome in case.judged(before) if outcome.status.rejects]
+    return wrong or [*found, *case.repeats(before, again, said)]
+
+
+def _packs(case: CallRuleCase) -> Iterator[CallRuleCase]:
+    """Packs of the same size: permuted lengths, then offsets of one sum, or of one polynomial hash,
+    with those.
+    """
+    permuted = case.other_offsets()
+    yield replace(case, problem=case.beside(**permuted))
+    for alike in (of_one_sum, of_one_hash):
+        twin = {name: alike(lengths) for name, lengths in permuted.items()}
+        if twin == permuted:
+            continue
+        try:
+            yield replace(case, problem=case.beside(**twin))
+        except Unreachable:
+            continue
 
 
 def _shape(case: CallRuleCase) -> CallRuleCase:
@@ -76,7 +105,6 @@ def _rule(
     change: Callable[[CallRuleCase], CallRuleCase],
     *,
     sequences: bool = True,
-    offsets: bool = False,
     scaled: bool = False,
     decode: bool = False,
 ) -> CallRule:
@@ -89,7 +117,6 @@ def _rule(
         size="one" if decode else "tiny",
         packed=not decode,
         sequences=sequences,
-        offsets=offsets,
         scaled=scaled,
         decode=decode,
         costly=True,
@@ -101,9 +128,12 @@ RULES = (
           _scale, sequences=False, scaled=True),
     _rule("state", "whether there is an initial state",
           "a state left over from the call before (S3)", _state),
-    _rule("packing", "the offsets of a pack",
-          "chunk indices, or boundaries of a captured call, kept by shape (W1)", _packing,
-          offsets=True),
+    CallRule("alternating-packing",
+             "packs that differ in their offsets, in turns: permuted lengths, offsets of one sum or"
+             " polynomial hash",
+             "chunk indices, or boundaries of a captured call, kept by shape or by sums of offsets"
+             " (W1)",
+             _packings, size="tails", sequences=True, offsets=True, costly=True),
     _rule("shape", "the number of tokens", "work space or grids of the call before", _shape),
     _rule("dtype", "the format", "work space or executors of another format", _dtype,
           sequences=False),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 import torch
@@ -14,10 +15,11 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.faults.planted.broken_backwards import Derived
-from kdaverify.faults.planted.broken_calls import Outputs, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
+HASHED: Final = 31
 SMALLEST: Final = 2.0**-24
 """Of fp16."""
 
@@ -73,6 +75,23 @@ def offsets_as_they_lie(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, cu_seqlens=there.cummax(0).values))
 
 
+def offsets_by(key: Callable[[list[int]], int]) -> Patch:
+    """Offsets are kept by a number that is made of them, and how many they are."""
+
+    def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+        if x.cu_seqlens is None:
+            return right(x)
+        offsets = x.cu_seqlens.tolist()
+        there = kept.setdefault((key(offsets), len(offsets), x.T), x.cu_seqlens.clone())
+        return right(replace(x, cu_seqlens=there))
+
+    return patch
+
+
+def _hashed(offsets: list[int]) -> int:
+    return reduce(lambda total, offset: HASHED * total + offset, offsets)
+
+
 def three_runs_of_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """q, k and v of one storage, whose rows they fill, are read as one run of heads each."""
     tensors = (x.q, x.k, x.v)
@@ -104,5 +123,7 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "offsets are read as if they were dense": lambda: port(offsets_as_they_lie),
     "one projection is read as runs of heads": lambda: port(three_runs_of_heads),
     "a gradient of the final state that sums to 0 is left out": lambda: Derived(left_out_by_a_sum),
+    "offsets are kept by their sum": lambda: port(offsets_by(sum)),
+    "offsets are kept by their polynomial hash": lambda: port(offsets_by(_hashed)),
 }
 """By what is wrong."""

@@ -83,6 +83,7 @@ CALLERS_RULES: Final = tuple(
         *callers.CANCELLING,
         *interleaved.OF_PACKS,
         *callers.EDITED,
+        RULES["alternating-packing"],
     )
 )
 ONE_TILE: Final = 128

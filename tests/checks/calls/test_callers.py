@@ -23,18 +23,21 @@ BROKEN: Final = {
     "CALLER4": "view-column",
     "CALLER5": "view-projection",
     "CALLER6": "cotangent-cancelling",
+    "CALLER7": "alternating-packing",
+    "CALLER8": "alternating-packing",
     "BETWEEN1": "two-packs",
     "BETWEEN2": "two-packs",
     "BETWEEN3": "edited-inputs-backward",
 }
+PACKS: Final = {"two-packs", "alternating-packing"}
 RIGHT: Final = {
     "eager": {*CALLERS_RULES},
     "eager-attention": {*CALLERS_RULES},
     "eager-mla-decode": {"view-column"},
-    "eager-sparse-attention": {*CALLERS_RULES} - {"two-packs"},
-    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column", "two-packs"},
-    "torch-short-conv": {*CALLERS_RULES} - {"view-projection", "two-packs"},
-    "torch-gated-norm": {*CALLERS_RULES} - {"two-packs"},
+    "eager-sparse-attention": {*CALLERS_RULES} - PACKS,
+    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column", *PACKS},
+    "torch-short-conv": {*CALLERS_RULES} - {"view-projection", *PACKS},
+    "torch-gated-norm": {*CALLERS_RULES} - PACKS,
 }
 """Kernels, and the rules that say something about them."""
 
