@@ -85,6 +85,8 @@ PREFIXES: Final = {
     "PREFIX-first-page": ("leading-page", "leading-pages"),
     "PREFIX-equal-columns": ("middle-pages",),
     "PREFIX-fork": ("forked-pages",),
+    "PREFIX-outer": ("outer-pages",),
+    "PREFIX-pair": ("paired-pages",),
 }
 CROWDS: Final = {
     "SCAN-pages": "requests-past-32",
@@ -97,6 +99,7 @@ CROWDS: Final = {
     "GRID-decode-lse": "rows-past-65535",
     "GRID-lists": "rows-past-65535",
     "GRID-lists-lse": "rows-past-65535",
+    "lists-24": "slots-past-65536",
     "GRID-merge": "rows-past-65535",
     "GRID-merge-lse": "rows-past-65535",
 }

@@ -71,6 +71,11 @@ def _offset_in_int32() -> ListPatch:
     return ListPatch(named=named, call=call)
 
 
+def _of_sixteen_bits(one: QueryList) -> Named:
+    at, seen = as_given(one)
+    return at % 2**16, seen
+
+
 def _offset_dropped(one: QueryList) -> Named:
     at, seen = as_given(one)
     return at // one.page * one.page, seen
@@ -250,4 +255,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="NVIDIA/cudnn-frontend#298",
            trigger="more entries than slots, the last ones repeated, gradients",
            outputs=("dcache",), stage="dkv", patch=lambda _: ListPatch(add=_bounded_by_slots)),
+    _fault(id="lists-24", kind="F", title="slots are numbered in 16 bits",
+           reference="class: caches past 65,536 slots", trigger="a cache of more than 65,536 slots",
+           patch=_names(_of_sixteen_bits)),
 )  # fmt: skip

@@ -66,6 +66,16 @@ def _tokens_by_page(paged: Paged, request: int) -> Tensor:
     return gathered(replace(paged, lengths=lengths), request)
 
 
+def _prefix_of_all(paged: Paged, request: int, *, other: int) -> Tensor:
+    """What leading pages the first request and another have in common, all have that fill them."""
+    used, table = _used(paged), paged.table
+    count = min(used[0], used[other % len(used)])
+    equal = table[0, :count] == table[other % len(used), :count]
+    full = paged.lengths[request] // paged.cache.shape[1] if len(used) > 1 else 0
+    shared = min(int(equal.int().cumprod(0).sum()), full)
+    return _with_row(paged, request, (table[0, :shared], table[request, shared : used[request]]))
+
+
 _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="mla_decode", stage="gather",
     reference="class: shared pages",
@@ -82,4 +92,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="PREFIX-fork", title="a final page holds as many tokens as its longest request has",
            trigger="requests that share a final page, one with more tokens in it",
            patch=lambda _: AttentionPatch(gather=_tokens_by_page)),
+    _fault(id="PREFIX-outer",
+           title="pages that the first and the last request share are those of all",
+           trigger="first and last request share leading pages, those between do not",
+           patch=lambda _: AttentionPatch(gather=partial(_prefix_of_all, other=-1))),
+    _fault(id="PREFIX-pair",
+           title="pages that the first two requests share are those of all",
+           trigger="the first two requests share leading pages, others do not",
+           patch=lambda _: AttentionPatch(gather=partial(_prefix_of_all, other=1))),
 )  # fmt: skip

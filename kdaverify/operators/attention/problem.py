@@ -25,7 +25,18 @@ Unused = Literal["anything", "finite"]
 FINITE: Final = 16.0
 """What unused slots hold where they are finite: more than three times any normal number in use, so
 that one that counts shows, and scores with it stay within fp16."""
-Table = Literal["identity", "reversed", "random", "shared", "leading", "half", "middle", "forks"]
+Table = Literal[
+    "identity",
+    "reversed",
+    "random",
+    "shared",
+    "leading",
+    "half",
+    "middle",
+    "forks",
+    "outer",
+    "pair",
+]
 
 
 class SoftmaxProblem(Canonical):
@@ -210,7 +221,9 @@ class MlaDecodeProblem(SoftmaxProblem):
         table: identity, reversed (from the final page of the cache on, and up to the last column of
             the table), or random. What requests have in common with the first one: all leading full
             pages (shared), the first (leading), half of them (half), those but the first and the
-            last (middle), or, where they are no longer, all their pages, full or not (forks).
+            last (middle), or, where they are no longer, all their pages, full or not (forks). What
+            one request alone has in common with the first: the last one all leading full pages
+            (outer), or the second (pair).
         unused: what slots and pages that no token lies in hold: NaN, or finite numbers.
     """
 
@@ -291,6 +304,8 @@ class MlaDecodeProblem(SoftmaxProblem):
             "half": range(-(-full // 2)),
             "middle": range(1, max(full - 1, 1)),
             "forks": range(used if own <= first else full),
+            "outer": range(full if request == self.B - 1 else 0),
+            "pair": range(full if request == 1 else 0),
         }
         return found.get(self.table, range(0)) if request else range(0)
 

@@ -92,6 +92,9 @@ DECODE: Final[Fields] = {
     "leading-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "half", **_PAGED},
     "middle-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 2, "table": "middle", **_PAGED},
     "forked-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "forks", **_PAGED},
+    # a prefix of all read off the first request and the last, or the second
+    "outer-pages": {"k_lengths": (70, 66, 75, 70), "s_q": 1, "table": "outer", **_PAGED},
+    "paired-pages": {"k_lengths": (70, 75, 66, 70), "s_q": 2, "table": "pair", **_PAGED},
     "requests-past-32": {"k_lengths": _SHUFFLED * 7, "page": 2, **_FEW},
     "rows-past-65535": {"k_lengths": (1, 0, 2) * 43, "page": 1, "H": 128, "d_k": 3, "d_v": 2,
                         "s_q": 4},
@@ -136,5 +139,6 @@ LISTS: Final[Fields] = {
     "rows-past-65535": {
         "s_q": 513, "H": 128, "d_k": 3, "d_v": 2, "pages": 2, "topk": 2, "lists": "holes",
     },
+    "slots-past-65536": {"pages": 1100, "page": 64, "topk": 70, "lists": "ends", "d_k": 3, "d_v": 2},
     "model-width-past-1024": {"H": 2, "d_k": 576, "d_v": 512, "pages": 80, "topk": 1100},
 }  # fmt: skip
