@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets import scalar_decay
+from kdaverify.budgets.anchored_autograd import at_declared, at_first
 from kdaverify.budgets.cast_states import cast_members, casting_reads
 from kdaverify.budgets.constants import SAMPLES
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
-from kdaverify.budgets.differentiable import product
 from kdaverify.budgets.emulate import (
     RESIDUAL,
     SUBSTITUTED,
@@ -24,7 +24,6 @@ from kdaverify.budgets.emulate import (
     scaled_output,
     scaled_queries,
     scaled_wy,
-    with_dot,
 )
 from kdaverify.budgets.ensemble import (
     ContractOverflow,
@@ -41,9 +40,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from kdaverify.budgets.resumed import Half, resumed_backward
-from kdaverify.budgets.score_blocks import AT_FIRST, anchor_rows, blocks_of
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
-from kdaverify.budgets.sums import matrix_units
 from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages
 from oracles.finite import is_finite
@@ -111,7 +108,7 @@ def emulate_gradients(
         ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     members = backward_members(contract, io)
-    decide = [*deciding(members), *_at_first(contract, io)]
+    decide = [*deciding(members), *at_first(contract, io)]
     if inputs.HV > inputs.H:
         members += grouped_members(contract, io, inputs.HV // inputs.H)
     with gathered_once():
@@ -172,8 +169,8 @@ def _differentiated(plain: Emulator, contract: Contract, io: Format) -> dict[str
         **{f"autograd, {kept.name}": kept for kept in scores_kept(plain)},
         "autograd, residual form": _residual(contract, io),
         **_substituting(contract, io),
-        **_at_first(contract, io),
-        **_at_declared(contract, io),
+        **at_first(contract, io),
+        **at_declared(contract, io),
         **{f"autograd, {x.name}": x for x in by_series((plain,), contract)},
         # The transpose of a map sums a term a channel for d_initial_state: without it a right
         # port was rejected for a median of 1.1 times its tolerance (136 channels).
@@ -190,36 +187,6 @@ def _residual(contract: Contract, io: Format) -> Emulator:
     """
     plain = ensemble(contract, io)[0]
     return replace(plain, stages=scalar_decay.RESIDUAL if contract.decay == "scalar" else RESIDUAL)
-
-
-def _at_first(contract: Contract, io: Format) -> dict[str, Emulator]:
-    """The kernel whose anchors are first rows as they are, where the row is free. Its factor of up
-    to exp 75 meets the incoming gradient: at 2^20 times an ordinary one dq is infinite in fp32, and
-    right kernels of this design were rejected for it. It shows which gradients the contract holds.
-    """
-    if not contract.anchored or contract.anchor != "free":
-        return {}
-    plain = ensemble(contract, io)[0]
-    stages = replace(plain.stages, scores=AT_FIRST)
-    return {"autograd, anchored at first rows": replace(plain, stages=stages)}
-
-
-def _at_declared(contract: Contract, io: Format) -> dict[str, Emulator]:
-    """Those whose anchors are rows as declared, as plain torch: the anchor's own gradient is there,
-    0 but for roundings, and a factor below 1 meets a small gradient before one above 1 does. Where
-    that product was subnormal, a right kernel was rejected for a tail of dg at 3.4 times its
-    tolerance.
-    """
-    if not contract.anchored:
-        return {}
-    plain = ensemble(contract, io)[0]
-    dot = product(next(iter(matrix_units(contract.solve or contract.operands, contract).values())))
-    return {
-        f"autograd, anchored by its {row} row": replace(
-            plain, stages=replace(plain.stages, scores=with_dot(blocks.scores, dot))
-        )
-        for row, blocks in zip(anchor_rows(contract), blocks_of(contract), strict=True)
-    }
 
 
 def _substituting(contract: Contract, io: Format) -> dict[str, Emulator]:

@@ -43,8 +43,14 @@ def one_side_detached(G: Tensor) -> Tensor:
     return of_the_rows_that_are_there(G).detach()
 
 
-def kernel(there: Anchor, back: Anchor | None = None, name: str = NAME) -> Adapter:
-    """Chunks of a block in plain torch, differentiated by torch, scores relative to an anchor."""
+def kernel(
+    there: Anchor, back: Anchor | None = None, name: str = NAME, cast: Anchor = Tensor.float
+) -> Adapter:
+    """Chunks of a block in plain torch, differentiated by torch, scores relative to an anchor.
+
+    Args:
+        cast: what brings the operands of products to their format.
+    """
 
     @kv.kernel(name="anchored", contract=name, dtypes=("fp32", "bf16"), gate_range=(-5, 0))
     def run(
@@ -67,14 +73,15 @@ def kernel(there: Anchor, back: Anchor | None = None, name: str = NAME) -> Adapt
             Q, K, V, g_, b_ = (x[..., first : first + BLOCK, :] for x in (q, k, v, g, b))
             G = g_.cumsum(-2)
             later, earlier = (G - there(G)).exp(), ((back or there)(G) - G).exp()
-            A = (b_ * ((K * later) @ (K * earlier).mT)).tril(-1)
+            keys = cast(K * earlier).mT
+            A = cast(b_ * (cast(K * later) @ keys)).tril(-1)
             written = torch.linalg.solve_triangular(
                 A + torch.eye(A.shape[-1]),
                 b_ * V - (b_ * K * G.exp()) @ state,
                 upper=False,
                 unitriangular=True,
             )
-            scores = ((Q * later) @ (K * earlier).mT).tril()
+            scores = cast(cast(Q * later) @ keys).tril()
             out.append(scale * ((Q * G.exp()) @ state + scores @ written))
             state = state * G[..., -1:, :].exp().mT + (K * (G[..., -1:, :] - G).exp()).mT @ written
         return torch.cat(out, -2).transpose(1, 2).to(kind), state
@@ -102,6 +109,10 @@ TINY: Final = problem(
 TINIEST: Final = problem(
     T=4, HV=2, K=1, V=1, dtype="fp32", key="one-hot", beta="uniform", value="normal", seed=20293
 )
+# Of one channel, where pairs (i, i) cancel in dg.
+CAST: Final = problem(
+    T=17, K=1, V=1, dtype="bf16", key="coherent-0.9", beta="uniform", value="normal", seed=56833
+).replace(state="asymmetric")
 SHORT: Final = problem(
     T=25, K=32, V=32, dtype="fp32", key="random", beta="uniform", value="normal", seed=5
 )
@@ -123,6 +134,14 @@ def test_an_anchor_that_is_constant_in_one_factor_alone_is_caught() -> None:
     wrong = kernel(of_the_rows_that_are_there, one_side_detached)
     failed = {x.output for x in gradients(wrong, SHORT, of="o") if x.status.rejects}
     assert "dg" in failed
+
+
+@pytest.mark.parametrize("back", [None, one_side_detached])
+def test_casts_of_factors_conform_under_autograd(back: Anchor | None) -> None:
+    name = "chunk16-bf16-anchored[anchor:middle]"
+    adapter = kernel(of_a_whole_block, back, name, FORMATS["bf16"].round)
+    failed = {x.output for x in gradients(adapter, CAST, of="both") if x.status.rejects}
+    assert failed == (set() if back is None else {"dg"})
 
 
 def test_where_no_anchor_is_declared_nothing_more_is_allowed() -> None:
