@@ -117,12 +117,19 @@ def test_maps_in_fewer_bits_do_not(fmt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gates"), [("chunk16-fp32", "channel"), ("chunk16-fp32[decay:scalar]", "head")]
+    ("name", "gates"),
+    [
+        ("chunk16-fp32", "channel"),
+        ("chunk16-fp32[decay:scalar]", "head"),
+        ("chunk16-bf16", "channel"),
+        ("chunk16-fp16[decay:scalar]", "head"),
+    ],
 )
 def test_the_proven_bound_holds_for_maps(name: str, gates: str) -> None:
     brackets = f"{name.removesuffix(']')}{';' if '[' in name else '['}transition:formed]"
-    inputs = MAPPED.replace(T=40, gates=gates).inputs()
-    contract, io = contract_from_name(brackets), FORMATS["fp32"]
+    dtype = name.removeprefix("chunk16-")[:4]
+    inputs = MAPPED.replace(T=40, gates=gates, dtype=dtype).inputs()
+    contract, io = contract_from_name(brackets), FORMATS[dtype]
     truth, ceilings = enclosed(inputs), Ceilings(inputs, contract, io)
     of = Ceiling(ceilings, "final_state")
     for member, (_, final) in emulate(inputs, contract, io).rounded.items():
