@@ -3,7 +3,7 @@
 Maps of chunks that follow each other join to that of all of them, M2 M1 and M2 C1 + C2: chunks, or
 ranks, then run at once. Which maps are joined first is open; each product takes M, C and the state
 in the formats of these tensors. One right port of chunks of 64 with joins on bf16 units was
-rejected at 1.6e4 times the tolerance of S_T as long as the ensemble knew no such products.
+rejected at 1.9e4 times the tolerance of S_T as long as the ensemble knew no such products.
 """
 
 from __future__ import annotations
