@@ -53,7 +53,8 @@ def by_complement(z: Tensor, name: str | None) -> Tensor:
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
 FAULTS: Final = (
-    _conv("CONV-C3", "element offsets wrap inside the buffer", "Dao-AILab/causal-conv1d#114", "F",
+    _conv("CONV-C3", "element offsets wrap inside the buffer",
+          "Dao-AILab/causal-conv1d#114, vllm-project/vllm#41617", "F",
           "more than 32 tokens", ("y",), lambda _: RIGHT.replaced(take=wrapped)),
     _conv("CONV-C5", "the padded convolution is cut at the wrong end",
           "state-spaces/mamba#437, #580", "B", "any", ("y",),

@@ -166,7 +166,7 @@ FAULTS: Final = (
           reference="huggingface/candle#2168, #3823", trigger="8 rows and fewer, gradients",
           outputs=("dx", "dgate", "dweight"), patch=lambda _: unrecorded),
     _norm(id="NORM-partials", title="partial sums of dweight are those of a larger call before",
-          reference="class: work spaces that a call writes in part",
+          reference="Dao-AILab/flash-attention#781",
           trigger="133 to 263 rows after a call of more", outputs=("dweight",),
           patch=lambda _: in_programs({})),
 )  # fmt: skip

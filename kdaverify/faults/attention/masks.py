@@ -141,7 +141,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
            patch=lambda _: AttentionPatch(visible=_up_to_a_key)),
     _fault(id="attention-M6", stage="partial", kind="A",
            title="masked values are multiplied by 0 instead of skipped",
-           reference="pytorch/pytorch#101967, #141128", operator="attention",
+           reference="pytorch/pytorch#101967, #141128, ROCm/aiter#5401", operator="attention",
            trigger="NaN or inf in a masked value, or in rows behind a request in its last tile",
            outputs=("o",), patch=lambda _: patched(product=_multiplied, tile=WHOLE)),
     _fault(id="attention-M7", stage="partial", kind="B",

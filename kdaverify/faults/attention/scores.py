@@ -110,7 +110,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
            outputs=("o", "lse"), patch=lambda _: unguarded_from_negative_infinity(FROM_THE_RIGHT)),
     _fault(id="attention-S7", stage="gather", kind="F",
            title="the index of a key wraps (emulated: at 128 instead of 32768)",
-           reference="facebookresearch/xformers#719", operator="mla_decode",
+           reference="facebookresearch/xformers#719, ml-explore/mlx#3360", operator="mla_decode",
            trigger="more than 128 keys", outputs=("o", "lse"),
            patch=lambda _: AttentionPatch(gather=_wrapped)),
     _fault(id="attention-S8", stage="partial", kind="A",

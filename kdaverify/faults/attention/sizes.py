@@ -197,7 +197,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title=f"queries after the first {DRAFTS} have the border of the last of them",
            trigger=f"causal, more than {DRAFTS} queries a request", stage="scores",
            operator="mla_decode", patch=lambda _: AttentionPatch(visible=_borders_of_drafts)),
-    _fault(id="SIZE-blocks",
+    _fault(id="SIZE-blocks", reference="local-inference-lab/vllm#468",
            title=f"a head that begins in one block of {THREADS} threads has the weights of another"
                  " head in the next", trigger=f"d_v / {VECTOR} that does not divide {THREADS}",
            stage="combine", operator="merge_state", outputs=("o",),

@@ -187,7 +187,8 @@ def _combined(change: Callable[..., Any]) -> Make:
 _fault = partial(Fault, dtypes=EVERY, stage="combine", operator="mla_decode", outputs=("o", "lse"))
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-C1", kind="B", title="splits that were skipped are merged",
-           reference="vllm-project/vllm#47188", trigger="fewer keys than four blocks of 16",
+           reference="vllm-project/vllm#47188, ROCm/rocMLIR#2371",
+           trigger="fewer keys than four blocks of 16",
            patch=_combined(partial(_scratch_merged, o=0.5, lse=-1.0))),
     _fault(id="attention-C2", kind="B", title="lse laid out for swapped groups",
            reference="vllm-project/flash-attention#87", trigger="H != s_q, both above 1",
@@ -206,7 +207,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="ROCm/aiter#3606", trigger="requests of at most 64 keys", outputs=("lse",),
            stage="lse", patch=_returned(_unsplit_left_out)),
     _fault(id="attention-C7", kind="B", title="buffers of inactive splits are merged uninitialised",
-           reference="ROCm/aiter#3069", trigger="fewer keys than four blocks of 16",
+           reference="ROCm/aiter#3069, infinigence/ApxInf#82",
+           trigger="fewer keys than four blocks of 16",
            patch=_combined(partial(_scratch_merged, o=torch.nan, lse=2.0))),
     _fault(id="attention-C8", kind="A", title="an empty part is merged as if it had all mass",
            reference="vllm-project/vllm#15492, Dao-AILab/flash-attention#978",
