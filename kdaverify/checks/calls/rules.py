@@ -29,6 +29,7 @@ from kdaverify.checks.calls import (
     multiples,
     neighbours,
     neutral,
+    nonfinite,
     packs,
     prefixes,
     repeated,
@@ -111,6 +112,7 @@ LATER: Final = (
     *interleaved.OF_PACKS,
     *callers.EDITED,
     *earlier.EVALUATED_FIRST,
+    *nonfinite.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

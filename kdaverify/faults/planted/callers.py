@@ -114,6 +114,13 @@ def left_out_by_a_sum(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradie
     return EAGER.gradients(x, Cotangents(given.do, torch.zeros_like(dS)))
 
 
+def overflows_left_out(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Incoming gradients that are not finite are 0."""
+    assert given.do is not None
+    do = given.do.masked_fill(~given.do.isfinite(), 0.0)
+    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "o is kept for the backward where autograd does not see it": lambda: port(kept_output),
     "a second backward has the loss of the first": lambda: port(loss_of_the_first_backward),
@@ -125,5 +132,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "a gradient of the final state that sums to 0 is left out": lambda: Derived(left_out_by_a_sum),
     "offsets are kept by their sum": lambda: port(offsets_by(sum)),
     "offsets are kept by their polynomial hash": lambda: port(offsets_by(_hashed)),
+    "incoming gradients that are infinite are 0": lambda: Derived(overflows_left_out),
 }
 """By what is wrong."""

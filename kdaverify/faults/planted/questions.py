@@ -83,6 +83,7 @@ CALLERS_RULES: Final = tuple(
         *callers.CANCELLING,
         *interleaved.OF_PACKS,
         *callers.EDITED,
+        RULES["infinite-cotangent"],
         RULES["alternating-packing"],
     )
 )
@@ -218,7 +219,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "callers": QuestionKind(
             "tensors that are edited and packs that are called before the backward, other losses"
-            " and scales, lengths and projections as they lie in larger tensors",
+            " and scales, infinite ones among them, lengths and projections as they lie in larger"
+            " tensors",
             lambda case: _rule(case) in CALLERS_RULES,
         ),
         "ids": QuestionKind(

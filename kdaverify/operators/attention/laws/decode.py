@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.status import Status
 from kdaverify.operators.attention.laws.bounded import (
     attention_law,
     heads_reversed,
@@ -129,6 +130,37 @@ def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
     return same_but_lse(adapter, problem, before, after, said, more=more)
 
 
+def _not_a_number(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """The first token of a request is NaN: it shows in its queries, and in no request without the
+    page.
+    """
+    call = problem.inputs()
+    request = next((b for b, length in enumerate(problem.k_lengths) if length > 1), None)
+    if request is None:
+        return skipped("no request has two tokens")
+    page, used = call.block_table[request, 0], -(-call.cache_seqlens.long() // problem.page)
+    columns = torch.arange(call.block_table.shape[1]) < used[:, None]
+    hit = ((call.block_table == page) & columns).any(-1)
+    cache = call.cache.clone()
+    cache[int(page), 0] = torch.nan
+    plain, found = (run(adapter, problem, x) for x in (call, replace(call, cache=cache)))
+    kept = {
+        name: torch.where(hit.view(-1, *[1] * (x.ndim - 1)), plain[name], x)
+        for name, x in found.items()
+    }
+    others = same(adapter, call, kept, plain, "where a token of other requests is NaN")
+    rows = found["o"][request][~call.empty[request]]
+    # as of no keys: kernels guard those by a sum above 0, and a sum of NaN is not above 0
+    hidden = ~rows.isnan() & (rows != 0).any(-1, keepdim=True)
+    if not bool(hidden.any()):
+        return others
+    message = (
+        f"o: the first token of request {request} is NaN, and {int(hidden.sum())} elements of its"
+        " queries hide it, wanted NaN, or a row of 0"
+    )
+    return [*others, Outcome("o", Status.FAIL, message)]
+
+
 _CHECKS: Final = (
     attention_law("pages-elsewhere", "pages moved, and the table with them, change no bit",
                   "pages read as if contiguous, offsets in a page (G1, G3, G9)", _pages),
@@ -161,5 +193,8 @@ _CHECKS: Final = (
     sinkless("shifted-keys",
              "a constant added to a column of all keys leaves o, and adds c q a to LSE",
              "columns of K past those of V dropped, sentinels (S4, C12)", _shifted),
+    attention_law("nan-shows",
+                  "a token that is NaN makes o of the queries that see it NaN or 0, and no other",
+                  "values cleared, or clamped, where they are NaN", _not_a_number),
 )  # fmt: skip
 DECODE_LAWS: Final = {law.name: law for law in (*_CHECKS, *SINK_LAWS)}
