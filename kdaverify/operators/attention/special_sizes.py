@@ -139,6 +139,8 @@ LISTS: Final[Fields] = {
     "rows-past-65535": {
         "s_q": 513, "H": 128, "d_k": 3, "d_v": 2, "pages": 2, "topk": 2, "lists": "holes",
     },
-    "slots-past-65536": {"pages": 1100, "page": 64, "topk": 70, "lists": "ends", "d_k": 3, "d_v": 2},
+    "slots-past-65536": {
+        "pages": 1100, "page": 64, "topk": 70, "lists": "ends", "d_k": 3, "d_v": 2,
+    },
     "model-width-past-1024": {"H": 2, "d_k": 576, "d_v": 512, "pages": 80, "topk": 1100},
 }  # fmt: skip
