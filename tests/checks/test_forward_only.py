@@ -98,6 +98,8 @@ def test_the_marked_rules_are_those_about_gradients() -> None:
         "chained-calls",
         "evaluated-before",
         "shared-forwards",
+        "two-packs",
+        "evaluated-first",
     }
     assert {name for name, rule in RULES.items() if rule.backward} == with_a_graph | {
         name for name in RULES if name.endswith("-backward") or name.startswith("cotangent-")

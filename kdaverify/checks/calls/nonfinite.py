@@ -73,7 +73,7 @@ _rule = partial(CallRule, packed=False, spare=False, costly=True, once=True)
 RULES: Final = (
     _rule("nan-shows", "NaN in the first row of v, or of x, makes what depends on it NaN",
           "values cleared, or clamped, where they are NaN", _nan_shows),
-    _rule("infinite-cotangent",
+    _rule("cotangent-infinite",
           "an infinite cotangent of a row makes the gradient of q, or of x, in that row infinite or"
           " NaN",
           "incoming gradients that overflowed under a loss scale set to 0 or clamped",

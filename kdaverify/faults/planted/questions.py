@@ -83,7 +83,7 @@ CALLERS_RULES: Final = tuple(
         *callers.CANCELLING,
         *interleaved.OF_PACKS,
         *callers.EDITED,
-        RULES["infinite-cotangent"],
+        RULES["cotangent-infinite"],
         RULES["alternating-packing"],
     )
 )

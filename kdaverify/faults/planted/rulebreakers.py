@@ -255,7 +255,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "fed-back-state": lambda: decoding(steps.state_that_came_back),
     "two-packs": lambda: port(between.offsets_of_the_latest),
     "edited-inputs-backward": lambda: port(between.kept_input),
-    "infinite-cotangent": lambda: Derived(callers.overflows_left_out),
+    "cotangent-infinite": lambda: Derived(callers.overflows_left_out),
     "evaluated-first": lambda: port(earlier.buffer_of_the_first_call),
 }
 """By the rule that each breaks."""

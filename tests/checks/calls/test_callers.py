@@ -25,7 +25,7 @@ BROKEN: Final = {
     "CALLER6": "cotangent-cancelling",
     "CALLER7": "alternating-packing",
     "CALLER8": "alternating-packing",
-    "CALLER9": "infinite-cotangent",
+    "CALLER9": "cotangent-infinite",
     "BETWEEN1": "two-packs",
     "BETWEEN2": "two-packs",
     "BETWEEN3": "edited-inputs-backward",
