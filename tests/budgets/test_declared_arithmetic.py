@@ -143,7 +143,7 @@ def test_the_named_tensors_are_those_that_the_pipelines_store(form: str) -> None
     }
 
 
-def test_what_factored_kernels_store_is_among_the_named_tensors() -> None:
+def test_what_some_kernels_store_is_among_the_named_tensors() -> None:
     seen: set[str] = set()
 
     class Noting(Emulator):
@@ -151,8 +151,9 @@ def test_what_factored_kernels_store_is_among_the_named_tensors() -> None:
             seen.add(name)
             return super().store(name, tensor)
 
-    for member in ensemble(contract_from_name("chunk16-bf16-fp32factors[rounded_beta:bf16]"), BF16):
-        Noting(**vars(member)).run(inputs(T=20))
+    for name in ("-fp32factors[rounded_beta:bf16]", "[transition:formed]"):
+        for member in ensemble(contract_from_name(f"chunk16-bf16{name}"), BF16):
+            Noting(**vars(member)).run(inputs(T=20))
     some = {name for stage in PIPELINES["chunk"].forward for name in stage.some}
     assert some <= seen <= set(PIPELINES["chunk"].names)
 
