@@ -47,10 +47,7 @@ EAGER_HALF: Final = _adapter(
     dtypes=HALF,
     contract=contracts("math-{0}[product:{0};S:{0}]", HALF),
     largest_product=torch.finfo(torch.float16).max,
-    gradients=False,
 )
-"""Products, scaled scores and normalised weights are stored in 16 bits, as are dP and dk of every
-query head. Products of q and k that overflow fp16 before they are scaled give NaN: no model is
-known to have such. Its backward is not tested: single rows of dk are up to 1.7 times the tolerance
-of automatic differentiation under this contract, and no reference kernel explains them yet.
+"""Products, scaled scores and normalised weights are stored in 16 bits. Products of q and k that
+overflow fp16 before they are scaled give NaN: no model is known to have such.
 """

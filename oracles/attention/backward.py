@@ -284,7 +284,8 @@ class AttentionBackward:
         """
         if self.design.scale != "scores":
             return one
-        return replace(one, dS=one.dS * one.rows.scale, rows=replace(one.rows, scale=1.0))
+        dS = self.arithmetic.store("dS_unscaled", one.dS) * one.rows.scale
+        return replace(one, dS=dS, rows=replace(one.rows, scale=1.0))
 
     def _block(self, rows: PackedRows, given: Given, delta: Tensor, span: Span) -> BlockGradient:
         keys, stages = slice(*span), self.stages

@@ -27,6 +27,8 @@ LAWS = {"fp8-5": "nan-shows"}
 """By law alone: no problem has NaN in a slot that is named."""
 CALLS = {"attention-Q9"}
 """In a second call alone."""
+SIZES = {"lists-24"}
+"""By a size of one format: see `test_special_sizes`."""
 
 
 def _rejected(adapter: Adapter, dtype: str, name: str, *, backward: bool = False) -> bool:
@@ -50,7 +52,9 @@ def _shown(adapter: Adapter, dtype: str, *, backward: bool = False) -> str:
 @pytest.mark.whole_run
 @pytest.mark.rotates
 @pytest.mark.parametrize(
-    "fault", [x for x in OF_LISTS if x.id not in {*LAWS, *CALLS}], ids=lambda fault: fault.id
+    "fault",
+    [x for x in OF_LISTS if x.id not in {*LAWS, *CALLS, *SIZES}],
+    ids=lambda fault: fault.id,
 )
 def test_the_panel_rejects_it_and_not_its_twin(fault: Fault) -> None:
     backward = {*fault.outputs} <= {"dq", "dcache", "dsink"}

@@ -1,5 +1,5 @@
-"""Kernels that store q k^T in fp16 before they scale it declare how large its elements may be:
-larger ones are left out of every problem, and listed as not tested.
+"""Eager attention, which stores q k^T in fp16 before it scales it. It declares how large a product
+may be: larger ones are left out of every problem, and listed as not tested.
 """
 
 from __future__ import annotations
@@ -73,3 +73,19 @@ def test_no_product_of_a_problem_is_larger_than_said(logits: Any) -> None:
     )
     largest = largest_product(logits, 131, 24, problem.softmax_scale)
     assert float(found.abs().max()) <= largest < math.inf
+
+
+@pytest.mark.parametrize("kept", [torch.float16, torch.bfloat16])
+def test_scaled_scores_of_repeated_heads_may_be_differentiated(kept: torch.dtype) -> None:
+    """dS is stored, scaled and stored again: below 2^-14 the second takes bits of the first."""
+
+    @kernel(op="attention", lse="none", contract=CONTRACT, dtypes=("fp16",))
+    def port(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Tensor:
+        q, k, v = (x.transpose(1, 2).repeat_interleave(4 // x.shape[2], 1) for x in (q, k, v))
+        scores = q @ k.mT * softmax_scale
+        scores.register_hook(lambda dS: dS.to(kept).to(dS))
+        return (scores.float().softmax(-1).half() @ v).transpose(1, 2)
+
+    problem = dict(port.operator.panel(port, "smoke"))["fp16-falling-logits"].replace(seed=9)
+    found = check("gradients", port, problem, {"of": "o"})
+    assert any(outcome.status.rejects for outcome in found) == (kept is torch.bfloat16)
