@@ -32,6 +32,17 @@ def exp_short(x: Tensor) -> Tensor:
     return truncate_fp32(exp_base_2(x), bits=1)
 
 
+def exp_astray(x: Tensor) -> Tensor:
+    """exp that is off by all it may be, too high or too low as the bits of the result have it: no
+    token has all of a unit's error, and none is sure to have little. After one token with one gate
+    a head the state's error is that of one exponential: NumPy's, of three roundoffs, was rejected.
+    """
+    exact = torch.exp(x.double())
+    mantissa, _ = torch.frexp(exact)
+    odd = (mantissa * 2.0**FP32_BITS).floor().remainder(2)
+    return torch.where(x == 0, 1.0, exact * (1 + EXP_ERROR * (2 * odd - 1))).to(x.dtype)
+
+
 def exp_of_vectors(x: Tensor) -> Tensor:
     """exp to a bit less than fp32, on either side: what vector units of processors give.
 

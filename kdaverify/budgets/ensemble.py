@@ -32,6 +32,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import (
     approximately,
     as_declared,
+    astray,
     coarsely,
     flushed,
     in_base_2,
@@ -249,7 +250,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
             plain,
             in_order,
             in_base_2(replace(in_order, name="ordered sums")),
-            flushed(plain),
+            flushed(astray(plain)),
             *units,
         )
     if contract.solve is not None:

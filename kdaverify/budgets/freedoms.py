@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.accelerator import exp_approximate, exp_of_vectors, exp_short
+from kdaverify.budgets.accelerator import exp_approximate, exp_astray, exp_of_vectors, exp_short
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     Emulator,
@@ -67,6 +67,15 @@ def coarsely(member: Emulator) -> Emulator:
     if not _is_open(member) or member.contract.accumulate.name != "fp32":
         return member
     return replace(member, name=f"{member.name}, vector exponential", exp=exp_of_vectors)
+
+
+def astray(member: Emulator) -> Emulator:
+    """The same kernel with an exponential that is off by all it may be, on either side, where that
+    is open.
+    """
+    if not _is_open(member) or member.contract.accumulate.name != "fp32":
+        return member
+    return replace(member, name=f"{member.name}, inaccurate exponential", exp=exp_astray)
 
 
 def _is_open(member: Emulator) -> bool:

@@ -1,9 +1,10 @@
-"""Sigmoids of an accelerator are within the tolerance of a contract that receives logits, even of
-one beta alone; cruder ones are not.
+"""Sigmoids and exponentials of an accelerator are within the tolerance of a contract that receives
+logits, or log decays, even of one token alone; cruder ones are not.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -49,3 +50,28 @@ def test_an_approximate_sigmoid_is_within(dtype: Dtype, error: float) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_one_of_eighteen_bits_is_not(dtype: Dtype) -> None:
     assert min(ratio(dtype, seed, 2**-18) for seed in SEEDS) > 1
+
+
+def decayed(seed: int, error: float) -> float:
+    """The same of an exponential, where a token and a head have one gate."""
+    problem = Problem(
+        B=1, T=1, H=1, HV=1, K=32, V=32, dtype="fp32", seed=seed, gates="head",
+        gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal",
+    )  # fmt: skip
+    io, inputs, contract = FORMATS["fp32"], problem.inputs(), contract_from_name("recurrent-fp32")
+    reference = standard(inputs, contract, io, emulate(inputs, contract, io))
+    off = inputs.g.double() + math.log1p(error)
+    found = recurrence(replace(inputs, g=off))[1].float().double()
+    truth, allowed = reference.exact("final_state"), reference.budgets["final_state"]
+    return max(allowed.ratios(allowed.measure(found - truth.high, truth)).values())
+
+
+@pytest.mark.parametrize("error", [2.0**-22, -(2.0**-22)])
+def test_an_exponential_may_be_off_by_four_roundoffs_where_all_channels_share_it(
+    error: float,
+) -> None:
+    assert max(decayed(seed, error) for seed in SEEDS) <= 1
+
+
+def test_a_cruder_exponential_is_over_tolerance() -> None:
+    assert min(decayed(seed, 2.0**-19) for seed in SEEDS) > 1
