@@ -19,6 +19,7 @@ SECONDS = 240
 CLOSE = 0.5
 """Relative: another processor sums in another order, and rounds otherwise."""
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
+COMMENT = re.compile(r"#.*")
 IMPORTS = re.compile(r"^(?:from|import) ([a-zA-Z_]\w*)", re.MULTILINE)
 VERSION = re.compile(r"([a-z][a-z-]+) (\d+\.\d+\.\d+)")
 
@@ -30,8 +31,8 @@ def parted(text: str) -> tuple[list[str], list[float]]:
 
 def lacking(finding: Finding) -> str:
     """What is not here that the reproduction needs; "" where it can run."""
-    code = finding.reproduction
-    if "cuda" in code and not torch.cuda.is_available():
+    code = COMMENT.sub("", finding.reproduction)
+    if re.search(r"\bcuda\b", code) and not torch.cuda.is_available():
         return "no CUDA device"
     if "npu" in code:
         return "no Ascend NPU"
@@ -40,10 +41,14 @@ def lacking(finding: Finding) -> str:
 
 
 def other_release(finding: Finding) -> str:
-    """A package of the finding that is installed in another version; "" where none is."""
+    """A package of the finding that is not installed, or in another version; "" where none is."""
     for package, version in VERSION.findall(finding.fields["package"]):
-        if metadata.version(package).partition("+")[0] != version:
-            return f"{package} {metadata.version(package)}"
+        try:
+            here = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return f"{package} is not installed"
+        if here.partition("+")[0] != version:
+            return f"{package} {here}"
     return ""
 
 
