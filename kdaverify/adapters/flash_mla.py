@@ -17,7 +17,7 @@ from torch import Tensor
 from kdaverify.adapters.attention_layout import contracts
 from kdaverify.adapters.base import NOTHING_YET, absent
 from kdaverify.adapters.operator_kernel import shipped
-from kdaverify.adapters.vllm_attention import INSTALL, part_of_package, version
+from kdaverify.adapters.vllm_package import INSTALL, part_of_package, version
 
 LIBRARY: Final = "_flashmla_C"
 FILE: Final = Path(f"{LIBRARY}.abi3.so")

@@ -79,11 +79,14 @@ def test_no_product_of_a_problem_is_larger_than_said(logits: Any) -> None:
 def test_scaled_scores_of_repeated_heads_may_be_differentiated(kept: torch.dtype) -> None:
     """dS is stored, scaled and stored again: below 2^-14 the second takes bits of the first."""
 
+    def rounded(dS: Tensor) -> Tensor:
+        return dS.to(kept).to(dS)
+
     @kernel(op="attention", lse="none", contract=CONTRACT, dtypes=("fp16",))
     def port(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Tensor:
         q, k, v = (x.transpose(1, 2).repeat_interleave(4 // x.shape[2], 1) for x in (q, k, v))
         scores = q @ k.mT * softmax_scale
-        scores.register_hook(lambda dS: dS.to(kept).to(dS))
+        scores.register_hook(rounded)
         return (scores.float().softmax(-1).half() @ v).transpose(1, 2)
 
     problem = dict(port.operator.panel(port, "smoke"))["fp16-falling-logits"].replace(seed=9)

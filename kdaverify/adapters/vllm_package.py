@@ -1,0 +1,188 @@
+"""Parts of vLLM that run without it: single modules of its wheel, native or interpreted.
+
+The package itself is never imported, so that a wheel or a source tree without its dependencies will
+do.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from importlib import metadata, util
+from itertools import accumulate
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent, versions
+
+Returned = TypeVar("Returned")
+
+PACKAGE: Final = "vllm"
+INSTALL: Final = "pip install --no-deps vllm==0.33.0"
+_RAN: Final[list[str]] = [NOTHING_YET]
+_LOADED: Final[dict[str, ModuleType]] = {}
+"""Modules of the package and stand-ins, kept out of `sys.modules` between two imports: elsewhere
+the package is there, or not, as it is installed."""
+
+
+def part_of_package(part: Path) -> Path | None:
+    """Where a file or folder of the package lies; None where it does not."""
+    found = util.find_spec(PACKAGE)
+    places = [] if found is None else found.submodule_search_locations or []
+    return next((path for path in (Path(place) / part for place in places) if path.exists()), None)
+
+
+def missing() -> str | None:
+    """Why its Triton kernels cannot run here, native or interpreted; None if they can."""
+    lacking = absent((PACKAGE, "triton"), INSTALL)
+    if lacking or torch.cuda.is_available():
+        return lacking
+    from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
+
+    return interpreter_missing()
+
+
+@functools.cache
+def _interpreter() -> Any:
+    from kdaverify.adapters.triton_interpreter import activate
+
+    return activate(backend="cuda")
+
+
+@functools.cache
+def module(name: str) -> ModuleType:
+    """One module of the package, by its dotted name within it, and those that it imports."""
+    places = {part: part_of_package(Path(*part.split("."))) for part in _parents(name)}
+    with _alone(places):
+        return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+def _parents(name: str) -> list[str]:
+    return [*accumulate(name.split(".")[:-1], "{}.{}".format)]
+
+
+@contextmanager
+def _alone(places: dict[str, Path | None]) -> Generator[None]:
+    """Imports see folders in place of packages, so that no `__init__` runs, and stand-ins."""
+    folders = {f"{PACKAGE}.{name}": _folder(place) for name, place in places.items()}
+    kept = _taken_out()
+    sys.modules.update({PACKAGE: _folder(None), **folders, **_stand_ins(), **_LOADED})
+    try:
+        yield
+    finally:
+        _LOADED.update(_taken_out())
+        sys.modules.update(kept)
+
+
+def _taken_out() -> dict[str, ModuleType]:
+    own = [n for n in sys.modules if n == PACKAGE or n.startswith(f"{PACKAGE}.")]
+    return {name: sys.modules.pop(name) for name in own}
+
+
+def _stand_ins() -> dict[str, ModuleType]:
+    """What these modules import of the rest of the package, reduced to what they read there."""
+    import triton
+    import triton.language as tl
+    from triton.language.extra import libdevice
+
+    gpu = torch.cuda.is_available()
+    platform = SimpleNamespace(
+        is_rocm=lambda: False,
+        is_cpu=lambda: not gpu,
+        is_cuda_alike=lambda: gpu,
+        is_device_capability=_never,
+        has_device_capability=_never,
+        fp8_dtype=lambda: torch.float8_e4m3fn,
+    )
+    values: dict[str, dict[str, Any]] = {
+        "platforms": {"current_platform": platform},
+        "triton_utils": {"triton": triton, "tl": tl, "tldevice": libdevice},
+        "utils": {},
+        "utils.gpu_sync_debug": {"gpu_sync_allowed": nullcontext},
+        "utils.math_utils": {
+            "RCP_LN2": 1.4426950216293335,
+            "cdiv": triton.cdiv,
+            "next_power_of_2": triton.next_power_of_2,
+        },
+        "utils.torch_utils": {"async_tensor_h2d": _moved},
+        "model_executor": {},
+        "model_executor.custom_op": {"CustomOp": _CustomOp},
+    }
+    return {f"{PACKAGE}.{name}": _holding(**found) for name, found in values.items()}
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+def _moved(x: Tensor, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return x.to(device=device, dtype=dtype)
+
+
+class _CustomOp(torch.nn.Module):
+    @classmethod
+    def register(cls, _: str) -> Callable[[Returned], Returned]:
+        return lambda found: found
+
+
+def _folder(place: Path | None) -> ModuleType:
+    return _holding(__path__=[] if place is None else [str(place)])
+
+
+def _holding(**values: Any) -> ModuleType:
+    found = ModuleType("stand-in")
+    vars(found).update(values)
+    return found
+
+
+def watched(name: str, dtype: torch.dtype, call: Callable[[ModuleType], Returned]) -> Returned:
+    """What a call of a module's kernels returns; which of them ran is remembered where they are
+    interpreted.
+
+    Raises:
+        WrongKernelError: the interpreter does not compute `dtype` as its definition says.
+    """
+    short = name.rpartition(".")[2]
+    if torch.cuda.is_available():
+        returned = call(module(name))
+        _RAN[0] = f"{short}, native"
+        return returned
+    interpreter = _interpreter()
+    if dtype == torch.bfloat16 and interpreter.bf16 is not None:
+        raise WrongKernelError(interpreter.bf16)
+    interpreter.forget()
+    returned = call(module(name))
+    ran = dict.fromkeys(kernel.rpartition(".")[2] for kernel in interpreter.kernels_run())
+    _RAN[0] = f"{short}: {', '.join(ran) or 'no kernel'}, interpreted"
+    return returned
+
+
+def remember(ran: str) -> None:
+    """What ran, of a function that launches no kernel."""
+    _RAN[0] = ran
+
+
+def proof() -> str:
+    """What ran last."""
+    return _RAN[0]
+
+
+def environment() -> dict[str, str]:
+    """Versions, and where kernels run."""
+    mode = "native" if torch.cuda.is_available() else "interpreted"
+    return {**versions("triton"), PACKAGE: version(unknown="a source tree"), "mode": mode}
+
+
+def version(*, unknown: str) -> str:
+    """That of the package; `unknown` where parts of it lie there alone."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return unknown
