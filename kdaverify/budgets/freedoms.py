@@ -64,18 +64,21 @@ def approximately(member: Emulator) -> Emulator:
 
 def coarsely(member: Emulator) -> Emulator:
     """The same kernel with the exponential of a vector library, where that is open."""
-    if not _is_open(member) or member.contract.accumulate.name != "fp32":
-        return member
-    return replace(member, name=f"{member.name}, vector exponential", exp=exp_of_vectors)
+    return _of_fp32(member, "vector exponential", exp_of_vectors)
 
 
 def astray(member: Emulator) -> Emulator:
     """The same kernel with an exponential that is off by all it may be, on either side, where that
     is open.
     """
+    return _of_fp32(member, "inaccurate exponential", exp_astray)
+
+
+def _of_fp32(member: Emulator, name: str, exp: Exp) -> Emulator:
+    """The same kernel with another exponential, where that is open and its sums are fp32."""
     if not _is_open(member) or member.contract.accumulate.name != "fp32":
         return member
-    return replace(member, name=f"{member.name}, inaccurate exponential", exp=exp_astray)
+    return replace(member, name=f"{member.name}, {name}", exp=exp)
 
 
 def _is_open(member: Emulator) -> bool:
