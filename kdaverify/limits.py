@@ -32,8 +32,8 @@ class Limits:
 
 
 ISOLATE: Final = (
-    "run kernels in a worker process (default: native and interpreted kernels, and any kernel that"
-    " has crashed)"
+    "run kernels in a worker process (default: kernels of a device, native and interpreted ones,"
+    " and any kernel that has crashed)"
 )
 NO_ISOLATE: Final = (
     "run kernels in the process of the tests; a crash is then a harness error, exit code 2"

@@ -48,7 +48,7 @@ class Declaration(BaseModel):
         length_multiple: of which the length of every sequence is a multiple.
         longest: tokens of a sequence at most; None: any.
         device: type of the torch device that it runs on; tensors are moved there and back.
-        isolate: whether it runs in a worker process; None: as the adapter would.
+        isolate: whether it runs in a worker process; None: where `device` is not the CPU.
         deterministic: False if the same call may give other bits, as sums by atomic additions do.
         gradients: False if there is no backward to test.
     """

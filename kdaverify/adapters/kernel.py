@@ -125,8 +125,8 @@ def kernel(
         length_multiple: of which every length is a multiple.
         longest: tokens of a sequence at most.
         device: type of the torch device that it runs on: tensors are moved there and back.
-        isolate: True runs it in a worker process, False in this one; by default as the command line
-            chooses.
+        isolate: True runs it in a worker process, False in this one; by default in a worker process
+            where `device` is not the CPU. The command line has the last word.
         deterministic: False if the same call may give other bits, as sums by atomic additions do.
         gradients: False if outputs have a graph that is not to be tested; outputs without one need
             no declaration. True is needed where few kernels of an operator have a backward:

@@ -10,7 +10,13 @@ from typing import Any, Final
 
 import torch
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.base import (
+    NOTHING_YET,
+    Adapter,
+    AdapterError,
+    Output,
+    isolated_by_default,
+)
 from kdaverify.adapters.convention_checks import parameters_of
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration, tokens_of
@@ -148,7 +154,8 @@ class KernelAdapter(Adapter):
         self.domain = declaration.domain
         self.dtypes = tuple(contracts)
         self.device = declaration.device
-        self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
+        self.isolated = isolated_by_default(declaration.device, declared=declaration.isolate)
+        self.deterministic = declaration.deterministic
         self.differentiable = declaration.gradients
         self._entries, self._own = entries, own
         self.step_form = "" if own.step is None else _form(entries[1], self.conventions)

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, isolated_by_default
 from kdaverify.adapters.convention_checks import packing_of
 from kdaverify.adapters.entry_point import Function, place_of, signature_of
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
@@ -194,7 +194,7 @@ class FunctionAdapter(Adapter):
         self.name, self.op, self._declared, self._function = name, operator.name, declared, function
         self.dtypes = tuple(declared.dtypes)
         self.device = declared.device
-        self.isolated = bool(declared.isolate)
+        self.isolated = isolated_by_default(declared.device, declared=declared.isolate)
         self.deterministic = declared.deterministic
         names = _parameters(name, function, operator)
         self.takes = FunctionTakes(

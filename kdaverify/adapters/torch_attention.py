@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -17,6 +19,7 @@ from kdaverify.adapters.attention_layout import FLOATS, by_heads, contracts, ref
 from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.problems.axes import TORCH
 
+_NO_KERNEL: Final = re.compile(r"no available kernel|no kernel found", re.IGNORECASE)
 RING: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
 
 
@@ -32,7 +35,7 @@ def _flash(
 def _sdpa(*backends: SDPBackend) -> Callable[..., Tensor]:
     def sdpa(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
         grouped = q.shape[2] != k.shape[2]
-        with sdpa_kernel([*backends]):
+        with _declining(), sdpa_kernel([*backends]):
             heads = dict(zip(("query", "key", "value"), by_heads(q, k, v), strict=True))
             o = functional.scaled_dot_product_attention(
                 **heads, is_causal=causal, scale=softmax_scale, enable_gqa=grouped
@@ -41,6 +44,17 @@ def _sdpa(*backends: SDPBackend) -> Callable[..., Tensor]:
 
     sdpa.__qualname__ = f"scaled_dot_product_attention of {backends[0].name}"
     return sdpa
+
+
+@contextmanager
+def _declining() -> Generator[None]:
+    """A shape that no kernel of the chosen path takes is declined: the caller gets no number."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_KERNEL.search(str(error)):
+            raise NotImplementedError(str(error)) from error
+        raise
 
 
 def _flex(

@@ -9,15 +9,25 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.attention_layout import FLOATS, contracts
+from kdaverify.adapters.attention_layout import FLOATS, contracts, refusing
 from kdaverify.adapters.operator_kernel import shipped
-from kdaverify.adapters.vllm_package import environment, missing, module, proof, remember, watched
+from kdaverify.adapters.vllm_package import (
+    NATIVE,
+    environment,
+    missing,
+    module,
+    proof,
+    remember,
+    watched,
+)
 
 OPS: Final = "v1.attention.ops"
 DECODE: Final = f"{OPS}.triton_decode_attention"
 MERGE: Final = f"{OPS}.triton_merge_attn_states"
 PLAIN: Final = f"{OPS}.merge_attn_states"
 SPLITS: Final = 4
+_TILE: Final = 16
+"""Least width of a product of matrix units, which widths are filled up to."""
 
 
 def _decode(
@@ -78,10 +88,17 @@ def _one_query(problem: Any) -> str | None:
     return None if problem.s_q == 1 else "one query token: the kernel has no more a request"
 
 
+def _whole_tiles(problem: Any) -> str | None:
+    """On a device, query heads that share a cache head meet in products of 16 columns and more."""
+    shared = problem.h_kv < problem.H
+    narrow = problem.d_v <= _TILE // 2 or 0 < problem.d_k - problem.d_v <= _TILE // 2
+    return f"d_v and d_k - d_v above {_TILE // 2}" if NATIVE and shared and narrow else None
+
+
 _adapter = functools.partial(
     shipped,
     dtypes=FLOATS,
-    device="cuda" if torch.cuda.is_available() else "cpu",
+    device="cuda" if NATIVE else "cpu",
     isolate=True,  # its kernels can take their process with them
     gradients=False,
     proof=proof,
@@ -93,7 +110,7 @@ DECODE_KERNEL: Final = _adapter(
     _decode,
     "vllm-triton-decode",
     contract=contracts(f"online32-{{0}}[splits:{SPLITS}]"),
-    supports=_one_query,
+    supports=refusing(_one_query, _whole_tiles),
 )
 MERGE_KERNEL: Final = _adapter("merge_state", _merge, "vllm-triton-merge")
 PLAIN_MERGE: Final = _adapter("merge_state", _plain_merge, "vllm-torch-merge")

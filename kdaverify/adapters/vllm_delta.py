@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.kernel_adapter import KernelAdapter, OwnCalls, adapted
-from kdaverify.adapters.vllm_package import environment, missing, proof, watched
+from kdaverify.adapters.vllm_package import NATIVE, environment, missing, proof, watched
 
 OPS: Final = "third_party.flash_linear_attention.ops"
 HALF: Final = ("bf16", "fp16")
@@ -117,11 +117,15 @@ def _adapter(
         "padding": "undefined",
         "gradients": False,
         "isolate": True,  # its kernels can take their process with them
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "device": "cuda" if NATIVE else "cpu",
+        # Compiled for every width, seconds each: the panel tests odd ones.
+        "widths": (64, 128) if NATIVE else (),
         **words,
     }
     own = OwnCalls(proof=proof, environment=environment, missing=missing)
-    return adapted(Declaration(**declared), function, own)
+    found = adapted(Declaration(**declared), function, own)
+    found.compiled = NATIVE
+    return found
 
 
 VLLM_GDN: Final = _adapter(

@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent, versions
+from kdaverify.adapters.triton_device import FIRST, spy
 
 Returned = TypeVar("Returned")
 
 PACKAGE: Final = "vllm"
 INSTALL: Final = "pip install --no-deps vllm==0.33.0"
+NATIVE: Final = torch.cuda.is_available()
 _RAN: Final[list[str]] = [NOTHING_YET]
 _LOADED: Final[dict[str, ModuleType]] = {}
 """Modules of the package and stand-ins, kept out of `sys.modules` between two imports: elsewhere
@@ -42,7 +44,7 @@ def part_of_package(part: Path) -> Path | None:
 def missing() -> str | None:
     """Why its Triton kernels cannot run here, native or interpreted; None if they can."""
     lacking = absent((PACKAGE, "triton"), INSTALL)
-    if lacking or torch.cuda.is_available():
+    if lacking or NATIVE:
         return lacking
     from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
 
@@ -143,24 +145,19 @@ def _holding(**values: Any) -> ModuleType:
 
 
 def watched(name: str, dtype: torch.dtype, call: Callable[[ModuleType], Returned]) -> Returned:
-    """What a call of a module's kernels returns; which of them ran is remembered where they are
-    interpreted.
+    """What a call of a module's kernels returns; which of them ran is remembered.
 
     Raises:
         WrongKernelError: the interpreter does not compute `dtype` as its definition says.
     """
-    short = name.rpartition(".")[2]
-    if torch.cuda.is_available():
-        returned = call(module(name))
-        _RAN[0] = f"{short}, native"
-        return returned
-    interpreter = _interpreter()
-    if dtype == torch.bfloat16 and interpreter.bf16 is not None:
-        raise WrongKernelError(interpreter.bf16)
-    interpreter.forget()
+    kernels = spy(FIRST) if NATIVE else _interpreter()
+    wrong = None if NATIVE or dtype != torch.bfloat16 else _interpreter().bf16
+    if wrong is not None:
+        raise WrongKernelError(wrong)
+    kernels.forget()
     returned = call(module(name))
-    ran = dict.fromkeys(kernel.rpartition(".")[2] for kernel in interpreter.kernels_run())
-    _RAN[0] = f"{short}: {', '.join(ran) or 'no kernel'}, interpreted"
+    ran = dict.fromkeys(kernel.rpartition(".")[2] for kernel in kernels.kernels_run())
+    _RAN[0] = f"{name.rpartition('.')[2]}: {', '.join(ran) or 'no kernel'}, {_mode()}"
     return returned
 
 
@@ -176,8 +173,11 @@ def proof() -> str:
 
 def environment() -> dict[str, str]:
     """Versions, and where kernels run."""
-    mode = "native" if torch.cuda.is_available() else "interpreted"
-    return {**versions("triton"), PACKAGE: version(unknown="a source tree"), "mode": mode}
+    return {**versions("triton"), PACKAGE: version(unknown="a source tree"), "mode": _mode()}
+
+
+def _mode() -> str:
+    return "native" if NATIVE else "interpreted"
 
 
 def version(*, unknown: str) -> str:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import functools
-import hashlib
 import os
-import tempfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import util
-from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import torch
 
 from kdaverify.adapters.base import WrongKernelError, absent
 from kdaverify.adapters.fla.options import FlaOptions
+from kdaverify.adapters.triton_device import spy
 
 Backend = Literal["cuda", "npu"]
 
@@ -40,10 +35,6 @@ OWN: Final = {
 }
 
 LAST: Final = -1
-COMPILING: Final = Path(tempfile.gettempdir()) / "kdaverify-compiling"
-"""Every kernel is compiled by one process, and the others read it from Triton's cache: eighteen
-that begin with problems of the same widths compiled each of their kernels up to eighteen times,
-and rows of the covering array that shared 60 backward kernels took 25 s of a core each."""
 
 
 class Runtime(Protocol):
@@ -89,7 +80,7 @@ def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtim
     for name, value in SURROUNDINGS[backend].items():
         os.environ.setdefault(name, value)
     if native(backend):
-        return _spy(options.autotune)
+        return spy(options.autotune)
     from kdaverify.adapters.triton_interpreter import activate
 
     interpreter = activate(
@@ -133,66 +124,3 @@ def refuse_strangers(ran: tuple[str, ...], backend: Backend) -> None:
 
 def _home(backend: Backend) -> str:
     return ASCEND if backend == "npu" else MAINLINE
-
-
-class Spy:
-    """Remembers every Triton kernel launched in this process.
-
-    Args:
-        autotune: every kernel's configuration; None leaves it to tuners, for the whole process.
-    """
-
-    def __init__(self, autotune: int | None) -> None:
-        from triton.runtime.jit import JITFunction
-
-        self._ran: dict[str, None] = {}
-        if autotune is not None:
-            from kdaverify.adapters.triton_interpreter import launches
-
-            launches.choose_configurations(launches.Settings(autotune), launches.Launches())
-        compile_once()
-        launch, ran = JITFunction.run, self._ran
-
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            ran[f"{self.fn.__module__}.{self.fn.__name__}"] = None
-            return launch(self, *args, **kwargs)
-
-        # it passes on whatever it is called with
-        JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
-
-    def forget(self) -> None:
-        self._ran.clear()
-
-    def kernels_run(self) -> tuple[str, ...]:
-        return tuple(self._ran)
-
-
-@functools.cache
-def _spy(autotune: int | None) -> Spy:
-    return Spy(autotune)
-
-
-def compile_once() -> None:
-    """Makes compilers of processes take turns, kernel by kernel, where Triton compiles here."""
-    from triton.runtime.jit import JITFunction
-
-    compile_kernel: Any = getattr(JITFunction, "_do_compile", None)
-    if compile_kernel is None:
-        return
-
-    def do_compile(self: Any, key: str, *args: Any, **kwargs: Any) -> Any:
-        with turn(f"{self.fn.__module__}.{self.fn.__name__} {key}"):
-            return compile_kernel(self, key, *args, **kwargs)
-
-    # it passes on whatever it is called with
-    JITFunction._do_compile = do_compile  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
-
-
-@contextmanager
-def turn(name: str) -> Generator[None]:
-    """While no other process is inside for the same name."""
-    COMPILING.mkdir(exist_ok=True)
-    with (COMPILING / hashlib.sha256(name.encode()).hexdigest()[:32]).open("w") as file:
-        # closing the file, or the end of the process, gives the lock back
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kdaverify.adapters.fla import runtime
-from kdaverify.adapters.fla.runtime import compile_once, turn
+from kdaverify.adapters import triton_device
+from kdaverify.adapters.triton_device import compile_once, turn
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runtime, "COMPILING", tmp_path)
+    monkeypatch.setattr(triton_device, "COMPILING", tmp_path)
     return tmp_path
 
 
