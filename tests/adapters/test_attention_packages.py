@@ -17,7 +17,7 @@ from kdaverify.adapters.registry import find
 from kdaverify.budgets.attention.contract import attention_contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.forward import forward
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, declined
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.limits import Limits
@@ -142,6 +142,22 @@ def test_the_scale_of_the_tpu_kernels_leans_to_no_side() -> None:
         pytest.skip(reason)
     outcomes = check("gradients", adapter, problem, {"of": "both"})
     assert [one.message for one in outcomes if one.status.rejects] == []
+
+
+@pytest.mark.parametrize(("said", "status"), [
+    ("No available kernel. Aborting execution.", Status.SKIP),
+    ("cutlassF: no kernel found to launch!", Status.SKIP),
+    ("mha_graph.execute failed", Status.ERROR),
+])  # fmt: skip
+def test_a_shape_that_no_kernel_of_a_path_takes_is_not_tested(
+    monkeypatch: pytest.MonkeyPatch, said: str, status: Status
+) -> None:
+    def raises(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(torch_attention.functional, "scaled_dot_product_attention", raises)
+    adapter = torch_attention.SDPA_MATH
+    assert {one.status for one in declined(_judged(adapter, _ordinary(adapter)))} == {status}
 
 
 @pytest.mark.parametrize("factor", [1.1, 3.0**0.5])

@@ -353,6 +353,26 @@ def test_a_module_of_torch_is_called_as_its_forward_declares() -> None:
     assert kernel()(Module()).conventions.scale == "argument"
 
 
+@pytest.mark.parametrize(("device", "isolate", "isolated"), [
+    ("cpu", None, False),
+    ("cpu", True, True),
+    ("cuda", None, True),
+    ("npu", None, True),
+    ("cuda", False, False),
+])  # fmt: skip
+def test_a_kernel_of_a_device_has_a_process_of_its_own(
+    device: str, isolate: bool | None, isolated: bool
+) -> None:
+    """A device answers no further call of a process in which a kernel has faulted."""
+    adapter = kernel(device=device, isolate=isolate)(plain)
+    norm = kernel(op="gated_rms_norm", device=device, isolate=isolate)(_norm)
+    assert (adapter.isolated, norm.isolated) == (isolated, isolated)
+
+
+def _norm(x: Any, gate: Any, weight: Any, *, eps: float, activation: str) -> Any:
+    raise NotImplementedError
+
+
 def test_formats_are_named() -> None:
     with pytest.raises(AdapterError, match=r"wanted names such as 'bf16'.*, got torch\.bfloat16"):
         kernel(dtypes=cast("Any", torch.bfloat16))(five)
