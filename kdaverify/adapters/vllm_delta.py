@@ -5,7 +5,7 @@ Source: vllm/third_party/flash_linear_attention/ops of vLLM 0.33.0, forward only
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -118,8 +118,6 @@ def _adapter(
         "gradients": False,
         "isolate": True,  # its kernels can take their process with them
         "device": "cuda" if NATIVE else "cpu",
-        # Compiled for every width, seconds each: the panel tests odd ones.
-        "widths": (64, 128) if NATIVE else (),
         **words,
     }
     own = OwnCalls(proof=proof, environment=environment, missing=missing)
@@ -128,8 +126,10 @@ def _adapter(
     return found
 
 
+# On a device chunk kernels are compiled for every width, seconds each: the panel tests odd ones.
+CHUNK: Final[Mapping[str, Any]] = {"dtypes": HALF, "widths": (64, 128) if NATIVE else ()}
 VLLM_GDN: Final = _adapter(
-    "vllm-gdn", "chunk", _gated_chunk, contract="gdn64", gates="head", dtypes=HALF
+    "vllm-gdn", "chunk", _gated_chunk, contract="gdn64", gates="head", **CHUNK
 )
 VLLM_GDN_RECURRENT: Final = _adapter(
     "vllm-gdn-recurrent",
@@ -142,7 +142,7 @@ VLLM_GDN_RECURRENT: Final = _adapter(
 # Kimi Linear has as many value heads as key heads, and as wide ones: the chunk kernels read no
 # further heads, and the recurrent ones return o in the shape of k.
 VLLM_KDA: Final = _adapter(
-    "vllm-kda", "kda", _kda_chunk, contract="fla", dtypes=HALF, grouped_heads=False
+    "vllm-kda", "kda", _kda_chunk, contract="fla", grouped_heads=False, **CHUNK
 )
 VLLM_KDA_RECURRENT: Final = _adapter(
     "vllm-kda-recurrent",

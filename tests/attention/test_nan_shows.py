@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
+import torch
 from torch import Tensor
 
+import kdaverify as kv
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.operators.attention.decode import MLA_DECODE
@@ -60,3 +63,29 @@ def test_guards_of_rows_without_keys_pass(said: Any) -> None:
 def test_right_ports_pass(name: str, said: Any) -> None:
     port, words = CONFORMING[name]
     assert said(port, **words) == {Status.PASS}
+
+
+def test_a_port_of_packs_alone_passes() -> None:
+    """The last query of a pack belongs to its last request, which does not see the first row."""
+
+    def packed(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_k: Tensor,
+        softmax_scale: float,
+        causal: bool,
+    ) -> tuple[Tensor, Tensor]:
+        requests = zip(
+            pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
+        )
+        found = [
+            RIGHT.one(q[a:b], k[c:d], v[c:d], softmax_scale, causal=causal)
+            for (a, b), (c, d) in requests
+        ]
+        return torch.cat([o for o, _ in found]), torch.cat([lse for _, lse in found], dim=1)
+
+    adapter = kv.kernel(op="attention", layout="packed", dtypes=("bf16",), gradients=False)(packed)
+    assert statuses(adapter, ("nan-shows",))["nan-shows"] == {Status.PASS}

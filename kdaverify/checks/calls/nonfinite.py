@@ -26,7 +26,7 @@ READ: Final = {"q": "dq", "x": "dx"}
 
 
 def _nan_shows(case: CallRuleCase) -> list[Outcome]:
-    """The first row of a request: the last query sees it under a causal mask too."""
+    """The first row of the first request: its last query sees it under a causal mask too."""
     name = _first(case, VALUES)
     poisoned = getattr(case.inputs, name).clone()
     poisoned[0, 0] = torch.nan
@@ -36,8 +36,9 @@ def _nan_shows(case: CallRuleCase) -> list[Outcome]:
     except InputError:
         raise Unreachable("its calls have finite numbers alone") from None
     out = case.exposed[0]
-    of_keys = hasattr(case.problem, "s_q")
-    rows = case.run(there)[out][0, -1 if of_keys else 0]
+    of_keys = hasattr(case.problem, "pairs")
+    last = case.problem.pairs[0][0] - 1 if of_keys else 0
+    rows = case.run(there)[out][0, last]
     # kernels guard rows without keys by a sum above 0, and a sum of NaN is not above 0
     shown = ~rows.isfinite() | ((rows == 0).all(-1, keepdim=True) & of_keys)
     return [_outcome(out, shown, f"the first row of {name} is NaN")]
