@@ -17,9 +17,8 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.delta_product import delta_product
 from kdaverify.adapters.fla import ascend
 from kdaverify.adapters.fla.functions import HEAD_FUNCTIONS, StageFunction
-from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
-from kdaverify.adapters.fla.runtime import Backend, Runtime, runtime
+from kdaverify.adapters.fla.runtime import Backend, Runtime, fixed, runtime
 from kdaverify.adapters.fla.stages import imported, stage_call
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.stages import StageArguments, StageCall
@@ -30,8 +29,6 @@ from kdaverify.problems import TORCH, Domain
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.stages import Named
-
-OPTIONS: Final = FlaOptions()
 
 
 @dataclass(frozen=True)
@@ -197,7 +194,7 @@ class FlaDelta(FlaRecurrence):
         return handover.output(o, final_state)
 
     def _runtime(self, dtype: torch.dtype) -> Runtime:
-        kernels = runtime(self._backend, OPTIONS, dtype)
+        kernels = runtime(self._backend, fixed(self._backend), dtype)
         self._prepare()
         return kernels
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, versions
-from kdaverify.adapters.fla.options import FlaOptions
-from kdaverify.adapters.fla.runtime import missing, native, runtime
+from kdaverify.adapters.fla.runtime import fixed, missing, native, runtime
 from kdaverify.adapters.operator_kernel import shipped
-from kdaverify.adapters.triton_device import FIRST
 
 CONV: Final = "fla.modules.causal_conv1d.ops"
 NORM: Final = "fla.modules.norm.fused_norm_gate"
@@ -24,7 +22,7 @@ _RAN: Final[list[str]] = [NOTHING_YET]
 
 def watched(dtype: torch.dtype, call: Callable[[], Any]) -> Any:
     """What a call returns; which kernels it launched is remembered."""
-    kernels = runtime("cuda", FlaOptions(autotune=FIRST if native("cuda") else None), dtype)
+    kernels = runtime("cuda", fixed("cuda"), dtype)
     kernels.forget()
     returned = call()
     _RAN[0] = (

@@ -11,7 +11,7 @@ import torch
 
 from kdaverify.adapters.base import WrongKernelError, absent
 from kdaverify.adapters.fla.options import FlaOptions
-from kdaverify.adapters.triton_device import spy
+from kdaverify.adapters.triton_device import FIRST, spy
 
 Backend = Literal["cuda", "npu"]
 
@@ -69,6 +69,11 @@ def missing(backend: Backend, install: str) -> str | None:
     from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
 
     return interpreter_missing()
+
+
+def fixed(backend: Backend) -> FlaOptions:
+    """Options of implementations that take none: on a device, kernels are not tuned."""
+    return FlaOptions(autotune=FIRST if native(backend) else None)
 
 
 def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtime:
