@@ -152,6 +152,7 @@ def _install(backend: Backend, settings: Settings, record: Launches) -> None:
         )
     memo.install(module, tl)
     language.patch_for_good(module, tl)
+    language.take_floats_as_fp32(module, tl)
     language.take_any_extent(tl, backend)
     Operators(module, tl)
     Loops(module, tl)

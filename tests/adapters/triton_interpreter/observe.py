@@ -33,6 +33,10 @@ def gaps() -> Seen:
     index, out = torch.arange(15, -1, -1, dtype=torch.int32), torch.empty(16)
     _launch(toys.gathered, torch.arange(16.0), index, out, N=16)
     seen["gathered"] = out.tolist()
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        out = torch.empty(2)
+        _launch(toys.scaled, torch.ones(1, dtype=dtype), out, 0.1, CONSTANT=0.1)
+        seen[f"scaled {dtype}"] = out.tolist()
     for precision in ("ieee", "tf32", "bf16x3"):
         seen[precision] = _square(toys, precision)
     interpreter.tf32 = True

@@ -48,6 +48,14 @@ def gathered(source: Any, index: Any, out: Any, N: tl.constexpr) -> None:
 
 
 @triton.jit
+def scaled(source: Any, out: Any, factor: Any, CONSTANT: tl.constexpr) -> None:
+    """The first element times an argument, and times a constant, as they are before any store."""
+    x = tl.load(source)
+    tl.store(out, (x * factor).to(tl.float32))
+    tl.store(out + 1, (x * CONSTANT).to(tl.float32))
+
+
+@triton.jit
 def matmul(a: Any, b: Any, out: Any, N: tl.constexpr, PRECISION: tl.constexpr) -> None:
     """out = a b, with the input precision named."""
     i = tl.arange(0, N)
