@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, versions
+from kdaverify.adapters.triton_interpreter import kernels_missing
 
 Returned = TypeVar("Returned")
 
@@ -41,12 +42,7 @@ def part_of_package(part: Path) -> Path | None:
 
 def missing() -> str | None:
     """Why its Triton kernels cannot run here, native or interpreted; None if they can."""
-    lacking = absent((PACKAGE, "triton"), INSTALL)
-    if lacking or torch.cuda.is_available():
-        return lacking
-    from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
-
-    return interpreter_missing()
+    return kernels_missing((PACKAGE, "triton"), INSTALL, native=torch.cuda.is_available())
 
 
 @functools.cache
