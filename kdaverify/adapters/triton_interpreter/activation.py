@@ -160,5 +160,6 @@ def _install(backend: Backend, settings: Settings, record: Launches) -> None:
     Dots(module, tl, Bfloat16(module, tl), settings)
     Reductions(module, tl)
     launches.choose_configurations(settings, record)
+    launches.size_grids_by_arguments(module)
     launches.record_launches(module, record)
     devices.install(backend)

@@ -40,6 +40,10 @@ def test_loop_indices_are_tensors(seen: dict[str, Any], loop: str, total: int) -
     assert seen["gaps"][loop] == total
 
 
+def test_a_grid_looks_at_the_tensors_of_the_call_and_fills_them(seen: dict[str, Any]) -> None:
+    assert seen["gaps"]["numbered"] == [2, 2, 0]
+
+
 def test_gather_bound_before_the_first_launch_works(seen: dict[str, Any]) -> None:
     assert seen["gaps"]["gathered"] == list(range(15, -1, -1))
 

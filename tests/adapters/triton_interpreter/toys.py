@@ -41,6 +41,12 @@ def stepped(out: Any, n: Any) -> None:
 
 
 @triton.jit
+def numbered(out: Any, number: Any) -> None:
+    """As many programs as `number` says, which a grid may fill."""
+    tl.store(out + tl.program_id(0), tl.load(number))
+
+
+@triton.jit
 def gathered(source: Any, index: Any, out: Any, N: tl.constexpr) -> None:
     """out[i] = source[index[i]]."""
     i = tl.arange(0, N)
