@@ -17,7 +17,7 @@ from kdaverify.adapters.vllm_package import environment, missing, proof, watched
 
 MAMBA: Final = "model_executor.layers.mamba.ops"
 CONV: Final = f"{MAMBA}.causal_conv1d"
-Norm = Callable[[ModuleType, Tensor, Tensor, Tensor, float, str], Tensor]
+Norm = Callable[..., Tensor]
 
 
 def _pool(x: Tensor, weight: Tensor, state: Tensor | None, sequences: int) -> Tensor:
@@ -63,7 +63,7 @@ def _short_conv(
     return y.mT.reshape(B, T, D), pool[1:]
 
 
-def _step(
+def step(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -93,23 +93,19 @@ def _step(
     return y[:, None], pool[1:]
 
 
-def _kimi(
-    module: ModuleType, x: Tensor, gate: Tensor, weight: Tensor, eps: float, activation: str
-) -> Tensor:
+def _kimi(module: ModuleType, x: Tensor, gate: Tensor, weight: Tensor, **words: Any) -> Tensor:
     """y is written over x, which the layer does not read again: a copy of x is handed over."""
-    return module.rms_norm_gated(x.clone(), gate, weight, None, activation, eps=eps)
+    return module.rms_norm_gated(x.clone(), gate, weight, None, **words)
 
 
-def _qwen(
-    module: ModuleType, x: Tensor, gate: Tensor, weight: Tensor, eps: float, activation: str
-) -> Tensor:
-    return module.rmsnorm_fn(x, weight, None, z=gate, eps=eps, activation=activation)
+def _qwen(module: ModuleType, x: Tensor, gate: Tensor, weight: Tensor, **words: Any) -> Tensor:
+    return module.rmsnorm_fn(x, weight, None, z=gate, **words)
 
 
-def _mamba(
-    module: ModuleType, x: Tensor, gate: Tensor, weight: Tensor, eps: float, _: str
-) -> Tensor:
-    return module.rms_norm_gated(x, weight, None, z=gate, eps=eps, norm_before_gate=False)
+def _mamba(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+    given = {"z": gate, "eps": eps, "norm_before_gate": False}
+    norm = f"{MAMBA}.layernorm_gated"
+    return watched(norm, x.dtype, lambda module: module.rms_norm_gated(x, weight, None, **given))
 
 
 _adapter = functools.partial(
@@ -129,21 +125,20 @@ SHORT_CONV: Final = _adapter(
     packing="cu_seqlens",
     conv_state="W-1",
     widths=(2, 3, 4),
-    step=_step,
+    step=step,
 )
 
 
-def _norm(name: str, place: str, norm: Norm, **words: Any) -> FunctionAdapter:
+def _norm(name: str, place: str, norm: Norm, *beside: str) -> FunctionAdapter:
     def gated(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str) -> Tensor:
-        return watched(
-            place, x.dtype, lambda module: norm(module, x, gate, weight, eps, activation)
-        )
+        given = {"eps": eps, "activation": activation}
+        return watched(place, x.dtype, lambda module: norm(module, x, gate, weight, **given))
 
-    return _adapter("gated_rms_norm", gated, name, **words)
+    return _adapter("gated_rms_norm", gated, name, missing=lambda: missing(*beside))
 
 
 KIMI_NORM: Final = _norm("vllm-gated-norm-kimi", f"{OPS}.kda", _kimi)
-QWEN_NORM: Final = _norm("vllm-gated-norm-qwen", f"{OPS}.layernorm_guard", _qwen)
-MAMBA_NORM: Final = _norm(
-    "vllm-gated-norm-mamba", f"{MAMBA}.layernorm_gated", _mamba, first="gate", activation="silu"
+QWEN_NORM: Final = _norm("vllm-gated-norm-qwen", f"{OPS}.layernorm_guard", _qwen, "einops")
+MAMBA_NORM: Final = _adapter(
+    "gated_rms_norm", _mamba, "vllm-gated-norm-mamba", first="gate", activation="silu"
 )

@@ -40,9 +40,14 @@ def part_of_package(part: Path) -> Path | None:
     return next((path for path in (Path(place) / part for place in places) if path.exists()), None)
 
 
-def missing() -> str | None:
-    """Why its Triton kernels cannot run here, native or interpreted; None if they can."""
-    return kernels_missing((PACKAGE, "triton"), INSTALL, native=torch.cuda.is_available())
+def missing(*beside: str) -> str | None:
+    """Why its Triton kernels cannot run here, native or interpreted; None if they can.
+
+    Args:
+        beside: what a module imports of other packages.
+    """
+    modules = (PACKAGE, "triton", *beside)
+    return kernels_missing(modules, INSTALL, native=torch.cuda.is_available())
 
 
 @functools.cache

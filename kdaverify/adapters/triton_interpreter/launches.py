@@ -69,11 +69,12 @@ def size_grids_by_arguments(module: Any) -> None:
         if not callable(executor.grid):
             original(executor, *args, **kwargs)
             return
-        names = inspect.getfullargspec(executor.fn).args
-        passed = {name: value for name, value in kwargs.items() if name in names}
-        arguments = inspect.getcallargs(executor.fn, *args, **passed)
-        executor.grid = executor.grid(arguments)
-        original(executor, **arguments)
+        signature = inspect.signature(executor.fn)
+        passed = {name: value for name, value in kwargs.items() if name in signature.parameters}
+        bound = signature.bind(*args, **passed)
+        bound.apply_defaults()
+        executor.grid = executor.grid(bound.arguments)
+        original(executor, **bound.arguments)
 
     module.GridExecutor.__call__ = call
 

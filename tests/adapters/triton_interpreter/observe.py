@@ -31,7 +31,7 @@ def gaps() -> Seen:
         _launch(getattr(toys, name), out, 10)
         seen[name] = out.item()
     out, number = torch.zeros(3, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    toys.numbered[lambda arguments: (int(arguments["number"].fill_(2)),)](out, number)
+    toys.numbered[_filling](out, number)
     seen["numbered"] = out.tolist()
     index, out = torch.arange(15, -1, -1, dtype=torch.int32), torch.empty(16)
     _launch(toys.gathered, torch.arange(16.0), index, out, N=16)
@@ -52,6 +52,10 @@ def gaps() -> Seen:
     except Exception as refusal:  # noqa: BLE001 # Triton wraps what the operation raised
         seen["atomic"] = str(refusal)
     return seen
+
+
+def _filling(arguments: Any) -> tuple[int]:
+    return (int(arguments["number"].fill_(2)),)
 
 
 def _launch(kernel: Any, *arguments: Any, **constants: Any) -> None:
