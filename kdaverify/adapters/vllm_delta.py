@@ -6,7 +6,7 @@ Source: vllm/third_party/flash_linear_attention/ops of vLLM 0.33.0, forward only
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
@@ -16,9 +16,6 @@ from torch import Tensor
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.kernel_adapter import KernelAdapter, OwnCalls, adapted
 from kdaverify.adapters.vllm_package import environment, missing, proof, watched
-from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.presets import preset
 
 OPS: Final = "third_party.flash_linear_attention.ops"
 HALF: Final = ("bf16", "fp16")
@@ -87,7 +84,7 @@ def _adapter(
     place: str,
     call: Callable[[ModuleType, DeltaCall], Pair],
     *,
-    contract: str | dict[str, Contract],
+    contract: str,
     **words: Any,
 ) -> KernelAdapter:
     def function(
@@ -125,12 +122,6 @@ def _adapter(
     return adapted(Declaration(**declared), function, own)
 
 
-def _chunk_contract(dtype: str) -> Contract:
-    """The interpreter takes every product of fp32 operands in fp32."""
-    found = preset("vllm-kda", dtype)
-    return found if torch.cuda.is_available() else replace(found, solve=FORMATS["fp32"])
-
-
 VLLM_GDN: Final = _adapter(
     "vllm-gdn", "chunk", _gated_chunk, contract="gdn64", gates="head", dtypes=HALF
 )
@@ -149,7 +140,7 @@ VLLM_KDA: Final = _adapter(
     "vllm-kda",
     "kda",
     _kda_chunk,
-    contract={dtype: _chunk_contract(dtype) for dtype in HALF},
+    contract="vllm-kda" if torch.cuda.is_available() else "vllm-kda-interpreted",
     dtypes=HALF,
     grouped_heads=False,
 )

@@ -46,8 +46,8 @@ def missing(*beside: str) -> str | None:
     Args:
         beside: what a module imports of other packages.
     """
-    modules = (PACKAGE, "triton", *beside)
-    return kernels_missing(modules, INSTALL, native=torch.cuda.is_available())
+    modules, install = (PACKAGE, "triton", *beside), " ".join((INSTALL, *beside))
+    return kernels_missing(modules, install, native=torch.cuda.is_available())
 
 
 @functools.cache
