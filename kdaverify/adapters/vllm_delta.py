@@ -28,7 +28,7 @@ class DeltaCall:
     """A call in the package's layout.
 
     Args:
-        tokens: q, k, v, g, beta.
+        tokens: q, k, v, g, beta; of the recurrent kernels without a batch axis.
         scale: of q.
         state: [N, HV, V, K] in fp32, zeros where none is given; never the caller's.
         offsets: of a pack, or None.
@@ -50,7 +50,8 @@ def _gated_chunk(module: ModuleType, call: DeltaCall) -> Pair:
 def _kda_chunk(module: ModuleType, call: DeltaCall) -> Pair:
     """o is written over v, which the layer does not read again: a copy of v is handed over."""
     q, k, v, g, beta = call.tokens
-    return module.chunk_kda(q, k, v.clone(), g, beta, output_final_state=True, **call.words())
+    tokens = (q, k, v.clone(), g, beta.float())  # its models make beta in fp32
+    return module.chunk_kda(*tokens, output_final_state=True, **call.words())
 
 
 def _gated_steps(module: ModuleType, call: DeltaCall) -> Pair:
@@ -65,20 +66,17 @@ def in_pool(kernel: Kernel, call: DeltaCall, **words: Any) -> Pair:
     """As serving calls it: a slot of a pool for the state after each token, and the first slot of a
     sequence holds the state that it begins with. Slot 0 is that of no sequence.
     """
-    B, T = call.tokens[0].shape[:2]
-    offsets = call.offsets
-    if offsets is None:
-        offsets = torch.arange(B + 1, device=call.state.device) * T
-    lengths, N = offsets.diff(), len(call.state)
+    assert call.offsets is not None  # in a layout without a batch axis they are always given
+    lengths, N = call.offsets.diff(), len(call.state)
     longest = max(int(lengths.max()), 1)
-    slots = 1 + torch.arange(N * longest, dtype=torch.int32, device=offsets.device).view(N, longest)
+    slots = 1 + torch.arange(N * longest, dtype=torch.int32, device=lengths.device).view(N, longest)
     pool = call.state.new_full((1 + N * longest, *call.state.shape[1:]), torch.nan)
     pool[slots[:, 0]] = call.state
-    rows = [x.reshape(1, B * T, *x.shape[2:]).contiguous() for x in call.tokens]
-    words |= {"scale": call.scale, "initial_state": pool, "ssm_state_indices": slots}
-    o, _ = kernel(*rows, inplace_final_state=True, cu_seqlens=offsets, **words)
+    rows = [x[None].contiguous() for x in call.tokens]
+    words |= call.words() | {"initial_state": pool, "ssm_state_indices": slots}
+    o, _ = kernel(*rows, inplace_final_state=True, **words)
     last = (lengths - 1).clamp(min=0)[:, None]
-    return o.view(B, T, *o.shape[2:]), pool[slots.gather(1, last)[:, 0]]
+    return o[0], pool[slots.gather(1, last)[:, 0]]
 
 
 def _adapter(
@@ -101,7 +99,7 @@ def _adapter(
         cu_seqlens: Tensor | None,
     ) -> Pair:
         N = len(q) if cu_seqlens is None else len(cu_seqlens) - 1
-        shape = (N, *v.shape[2:], k.shape[-1])
+        shape = (N, *v.shape[-2:], k.shape[-1])
         state = v.new_zeros(shape, dtype=torch.float32)
         if initial_state is not None:
             state.copy_(initial_state)
@@ -136,19 +134,26 @@ VLLM_GDN_RECURRENT: Final = _adapter(
     "fused_recurrent",
     _gated_steps,
     contract="fla-recurrent",
+    layout="thd",
     gates="head",
     dtypes=("fp32", *HALF),
 )
 # Kimi Linear has as many value heads as key heads, and as wide ones: the chunk kernels read no
 # further heads, and the recurrent ones return o in the shape of k.
 VLLM_KDA: Final = _adapter(
-    "vllm-kda", "kda", _kda_chunk, contract="fla", grouped_heads=False, **CHUNK
+    "vllm-kda",
+    "kda",
+    _kda_chunk,
+    contract="vllm-kda" if NATIVE else "vllm-kda-interpreted",
+    grouped_heads=False,
+    **CHUNK,
 )
 VLLM_KDA_RECURRENT: Final = _adapter(
     "vllm-kda-recurrent",
     "kda",
     _kda_steps,
     contract="fla-recurrent",
+    layout="thd",
     dtypes=("fp32", *HALF),
     grouped_heads=False,
     square=True,

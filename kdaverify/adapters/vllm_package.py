@@ -20,8 +20,9 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, versions
 from kdaverify.adapters.triton_device import FIRST, spy
+from kdaverify.adapters.triton_interpreter import kernels_missing
 
 Returned = TypeVar("Returned")
 
@@ -41,14 +42,14 @@ def part_of_package(part: Path) -> Path | None:
     return next((path for path in (Path(place) / part for place in places) if path.exists()), None)
 
 
-def missing() -> str | None:
-    """Why its Triton kernels cannot run here, native or interpreted; None if they can."""
-    lacking = absent((PACKAGE, "triton"), INSTALL)
-    if lacking or NATIVE:
-        return lacking
-    from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
+def missing(*beside: str) -> str | None:
+    """Why its Triton kernels cannot run here, native or interpreted; None if they can.
 
-    return interpreter_missing()
+    Args:
+        beside: what a module imports of other packages.
+    """
+    modules, install = (PACKAGE, "triton", *beside), " ".join((INSTALL, *beside))
+    return kernels_missing(modules, install, native=NATIVE)
 
 
 @functools.cache
@@ -75,7 +76,7 @@ def _alone(places: dict[str, Path | None]) -> Generator[None]:
     """Imports see folders in place of packages, so that no `__init__` runs, and stand-ins."""
     folders = {f"{PACKAGE}.{name}": _folder(place) for name, place in places.items()}
     kept = _taken_out()
-    sys.modules.update({PACKAGE: _folder(None), **folders, **_stand_ins(), **_LOADED})
+    sys.modules.update({PACKAGE: _folder(None), **_stand_ins(), **folders, **_LOADED})
     try:
         yield
     finally:
@@ -94,30 +95,36 @@ def _stand_ins() -> dict[str, ModuleType]:
     import triton.language as tl
     from triton.language.extra import libdevice
 
-    gpu = torch.cuda.is_available()
+    gpu = NATIVE
     platform = SimpleNamespace(
         is_rocm=lambda: False,
-        is_cpu=lambda: not gpu,
+        is_cpu=_never,  # its kernels are wanted, not what takes over there
         is_cuda_alike=lambda: gpu,
         is_device_capability=_never,
         has_device_capability=_never,
+        is_arch_support_pdl=_never,
         fp8_dtype=lambda: torch.float8_e4m3fn,
     )
     values: dict[str, dict[str, Any]] = {
         "platforms": {"current_platform": platform},
         "triton_utils": {"triton": triton, "tl": tl, "tldevice": libdevice},
-        "utils": {},
         "utils.gpu_sync_debug": {"gpu_sync_allowed": nullcontext},
         "utils.math_utils": {
             "RCP_LN2": 1.4426950216293335,
             "cdiv": triton.cdiv,
             "next_power_of_2": triton.next_power_of_2,
         },
+        "utils.platform_utils": {"num_compute_units": _compute_units},
         "utils.torch_utils": {"async_tensor_h2d": _moved},
-        "model_executor": {},
         "model_executor.custom_op": {"CustomOp": _CustomOp},
+        "model_executor.warmup.jit_warmup": {"VllmJitKernel": _JitKernel},
+        "model_executor.warmup.jit_warmup_triton_helper": dict.fromkeys(
+            ("TritonPointerInputVariant", "TritonWarmupTensor", "triton_scalar_specialization_rep")
+        ),
+        "v1.attention.backends.utils": {"NULL_BLOCK_ID": 0, "PAD_SLOT_ID": -1},
     }
-    return {f"{PACKAGE}.{name}": _holding(**found) for name, found in values.items()}
+    parents = {parent: dict[str, Any]() for name in values for parent in _parents(name)}
+    return {f"{PACKAGE}.{name}": _holding(**found) for name, found in (parents | values).items()}
 
 
 def _never(*_: object) -> bool:
@@ -126,6 +133,18 @@ def _never(*_: object) -> bool:
 
 def _moved(x: Tensor, *, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.to(device=device, dtype=dtype)
+
+
+def _compute_units(device: int) -> int:
+    gpu = NATIVE
+    return torch.cuda.get_device_properties(device).multi_processor_count if gpu else 1
+
+
+class _JitKernel:
+    """What launches a kernel, without what compiles it ahead of time."""
+
+    def __class_getitem__(cls, _: object) -> type[_JitKernel]:
+        return cls
 
 
 class _CustomOp(torch.nn.Module):

@@ -222,6 +222,7 @@ SHARED = {
     "fla-delta-product-grouped": "gdn64",
     "onnxruntime-gdn": "onnxruntime",
     "onnxruntime-delta": "onnxruntime",
+    "vllm-kda": "vllm-kda-interpreted",
 }
 """Contracts that an implementation has in common with another."""
 

@@ -9,9 +9,10 @@ from typing import Final, Literal, Protocol
 
 import torch
 
-from kdaverify.adapters.base import WrongKernelError, absent
+from kdaverify.adapters.base import WrongKernelError
 from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.triton_device import FIRST, spy
+from kdaverify.adapters.triton_interpreter import kernels_missing
 
 Backend = Literal["cuda", "npu"]
 
@@ -63,12 +64,7 @@ def missing(backend: Backend, install: str) -> str | None:
     Args:
         install: the command that brings what is not installed.
     """
-    lacking = absent(("fla", "einops", "triton"), install)
-    if lacking or native(backend):
-        return lacking
-    from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
-
-    return interpreter_missing()
+    return kernels_missing(("fla", "einops", "triton"), install, native=native(backend))
 
 
 def fixed(backend: Backend) -> FlaOptions:

@@ -9,6 +9,17 @@ their own.
 from __future__ import annotations
 
 from kdaverify.adapters.triton_interpreter.activation import Backend, TritonInterpreter, activate
-from kdaverify.adapters.triton_interpreter.installation import InterpreterError, missing
+from kdaverify.adapters.triton_interpreter.installation import (
+    InterpreterError,
+    kernels_missing,
+    missing,
+)
 
-__all__ = ["Backend", "InterpreterError", "TritonInterpreter", "activate", "missing"]
+__all__ = [
+    "Backend",
+    "InterpreterError",
+    "TritonInterpreter",
+    "activate",
+    "kernels_missing",
+    "missing",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import metadata, util
 from typing import Final
 
+from kdaverify.adapters.base import absent
+
 OLDEST: Final = (3, 7)
 FIRST_WITHOUT: Final = (3, 9)
 WANTED: Final = (
@@ -28,6 +30,18 @@ def missing() -> str | None:
             f"the module triton is not from the distribution triton (a fork?); wanted {WANTED}:"
             f" {COMMAND}"
         )
+
+
+def kernels_missing(modules: tuple[str, ...], install: str, *, native: bool) -> str | None:
+    """Why a package's Triton kernels can run neither natively nor interpreted; None if they can.
+
+    Args:
+        modules: what has to be installed.
+        install: the command that brings it.
+        native: whether the device that they are for is here.
+    """
+    lacking = absent(modules, install)
+    return lacking if lacking or native else missing()
 
 
 def unfit(version: str) -> str | None:

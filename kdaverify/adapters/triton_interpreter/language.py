@@ -56,6 +56,23 @@ def _direct(semantic: Any) -> Any:
     return bind
 
 
+def take_floats_as_fp32(module: Any, tl: Any) -> None:
+    """Gives kernels floating-point arguments as the fp32 scalars that compiled ones get.
+
+    A Python number beside a 16-bit tensor takes its format: q times the scale was a product with a
+    rounded scale, off by up to 2^-9 everywhere, where a compiled kernel multiplies in fp32.
+    """
+    convert = module._implicit_cvt  # noqa: SLF001
+
+    def converted(argument: Any) -> Any:
+        if type(argument) is not float:
+            return convert(argument)
+        data = np.array([argument], dtype=np.float32)
+        return tl.tensor(module.TensorHandle(data, tl.float32), tl.float32)
+
+    module._implicit_cvt = converted  # noqa: SLF001
+
+
 def take_any_extent(tl: Any, backend: str) -> None:
     """Lets kernels for Ascend have blocks of any extent; those for CUDA keep their limit."""
     if backend != "npu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,28 @@ def record_launches(module: Any, launches: Launches) -> None:
             return original(function, *args, grid=grid, warmup=warmup, **kwargs)
 
     module.InterpretedFunction.run = run
+
+
+def size_grids_by_arguments(module: Any) -> None:
+    """Hands grids that are functions what the caller passed, as where kernels are compiled.
+
+    The interpreter hands them its own scalars and pointers: a grid that looks at its tensors, or
+    fills them, could not run.
+    """
+    original = module.GridExecutor.__call__
+
+    def call(executor: Any, *args: Any, **kwargs: Any) -> None:
+        if not callable(executor.grid):
+            original(executor, *args, **kwargs)
+            return
+        signature = inspect.signature(executor.fn)
+        passed = {name: value for name, value in kwargs.items() if name in signature.parameters}
+        bound = signature.bind(*args, **passed)
+        bound.apply_defaults()
+        executor.grid = executor.grid(bound.arguments)
+        original(executor, **bound.arguments)
+
+    module.GridExecutor.__call__ = call
 
 
 def choose_configurations(settings: Settings, launches: Launches) -> None:

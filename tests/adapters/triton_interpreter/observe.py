@@ -30,9 +30,16 @@ def gaps() -> Seen:
         out = torch.zeros(1, dtype=torch.int64)
         _launch(getattr(toys, name), out, 10)
         seen[name] = out.item()
+    out, number = torch.zeros(3, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    toys.numbered[_filling](out, number)
+    seen["numbered"] = out.tolist()
     index, out = torch.arange(15, -1, -1, dtype=torch.int32), torch.empty(16)
     _launch(toys.gathered, torch.arange(16.0), index, out, N=16)
     seen["gathered"] = out.tolist()
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        out = torch.empty(2)
+        _launch(toys.scaled, torch.ones(1, dtype=dtype), out, 0.1, CONSTANT=0.1)
+        seen[f"scaled {dtype}"] = out.tolist()
     for precision in ("ieee", "tf32", "bf16x3"):
         seen[precision] = _square(toys, precision)
     interpreter.tf32 = True
@@ -45,6 +52,10 @@ def gaps() -> Seen:
     except Exception as refusal:  # noqa: BLE001 # Triton wraps what the operation raised
         seen["atomic"] = str(refusal)
     return seen
+
+
+def _filling(arguments: Any) -> tuple[int]:
+    return (int(arguments["number"].fill_(2)),)
 
 
 def _launch(kernel: Any, *arguments: Any, **constants: Any) -> None:

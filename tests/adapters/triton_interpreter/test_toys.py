@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kdaverify.adapters.triton_interpreter.formats import to_tf32
 from tests.adapters.triton_interpreter.processes import interpreting, printed
@@ -39,8 +40,20 @@ def test_loop_indices_are_tensors(seen: dict[str, Any], loop: str, total: int) -
     assert seen["gaps"][loop] == total
 
 
+def test_a_grid_looks_at_the_tensors_of_the_call_and_fills_them(seen: dict[str, Any]) -> None:
+    assert seen["gaps"]["numbered"] == [2, 2, 0]
+
+
 def test_gather_bound_before_the_first_launch_works(seen: dict[str, Any]) -> None:
     assert seen["gaps"]["gathered"] == list(range(15, -1, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_an_argument_is_fp32_and_a_constant_has_the_format_of_its_tensor(
+    seen: dict[str, Any], dtype: torch.dtype
+) -> None:
+    tenth = torch.tensor(0.1)
+    assert seen["gaps"][f"scaled {dtype}"] == [tenth.item(), tenth.to(dtype).item()]
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32", "bf16x3"])

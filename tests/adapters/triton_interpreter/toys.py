@@ -41,10 +41,24 @@ def stepped(out: Any, n: Any) -> None:
 
 
 @triton.jit
+def numbered(out: Any, number: Any) -> None:
+    """As many programs as `number` says, which a grid may fill."""
+    tl.store(out + tl.program_id(0), tl.load(number))
+
+
+@triton.jit
 def gathered(source: Any, index: Any, out: Any, N: tl.constexpr) -> None:
     """out[i] = source[index[i]]."""
     i = tl.arange(0, N)
     tl.store(out + i, gather(tl.load(source + i), tl.load(index + i), 0))
+
+
+@triton.jit
+def scaled(source: Any, out: Any, factor: Any, CONSTANT: tl.constexpr) -> None:
+    """The first element times an argument, and times a constant, as they are before any store."""
+    x = tl.load(source)
+    tl.store(out, (x * factor).to(tl.float32))
+    tl.store(out + 1, (x * CONSTANT).to(tl.float32))
 
 
 @triton.jit
