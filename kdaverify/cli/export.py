@@ -99,8 +99,8 @@ def _draft(
 ) -> Manifest:
     """Makes the folder, with a manifest that has no cases yet."""
     from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.exchange.folder import prepare
     from kdaverify.adapters.exchange.manifest import Manifest
+    from kdaverify.adapters.exchange.recorder import prepare
     from kdaverify.plugin.options import default_seed
     from kdaverify.problems.profiles import check_profile
 

@@ -69,7 +69,7 @@ def splits(
     _print(plan, study, trials, apart)
     write_json(json_file, lambda: as_data(plan, study, trials, apart))
     if plot is not None:
-        from kdaverify.report.splits_plot import splits_svg
+        from kdaverify.report.plots import splits_svg
 
         plot.write_text(splits_svg(trials, study.contract.name))
     return 0 if admitted(study.declared(trials)) else 1

@@ -13,8 +13,8 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.causality import before, prefix, with_hostile_tokens
 from kdaverify.checks.execute import execute
+from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.gradients import handed, run_backward
-from kdaverify.checks.options import implementation_of
 from kdaverify.checks.packing import arranged
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed

@@ -126,8 +126,8 @@ def _search(
     bench: DesignTest, console: Console, budget: float, most: int, plot: Path | None
 ) -> tuple[dict[str, Any], int]:
     from kdaverify.checks.mailboxes.search import Study
-    from kdaverify.report.front_plot import front_svg
     from kdaverify.report.mailboxes import as_data, heading, show
+    from kdaverify.report.plots import front_svg
 
     forward = Study(bench, "forward", budget, most)
     show(console, heading(forward))
