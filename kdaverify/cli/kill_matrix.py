@@ -56,7 +56,7 @@ def kill_matrix(
     out: Annotated[
         Path, typer.Option(help="the matrix as JSON; its journal is written next to it")
     ] = Path("reports/kill_matrix.json"),
-    legal: Annotated[
+    conforming: Annotated[
         bool,
         typer.Option(
             "--legal/--no-legal", help="whether conforming kernels run through the whole suites too"
@@ -107,7 +107,7 @@ def kill_matrix(
     from kdaverify.kills.page import show
     from kdaverify.kills.plan import Plan
 
-    plan = Plan(tuple(_tested(faults, profile, impl)), profile, conforming=legal, impl=impl)
+    plan = Plan(tuple(_tested(faults, profile, impl)), profile, conforming=conforming, impl=impl)
     journal, console = _journal(out, resume=resume), Console()
     complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
     found = matrix(plan, journal.rows)

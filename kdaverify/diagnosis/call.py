@@ -20,7 +20,7 @@ from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed
 from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.tolerances import Yardstick, scale
+from kdaverify.diagnosis.tolerances import Tolerances, scale
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DiagnosedCall:
             adapter, self.problem.id, lambda: defined(self._call(adapter, inputs), masks)
         )
 
-    def yardstick(self) -> Yardstick:
+    def tolerances(self) -> Tolerances:
         held = self._standard(self.judged.received(self.problem.inputs()))
         io = FORMATS[self.problem.dtype]
         exact = defined(

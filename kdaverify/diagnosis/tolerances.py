@@ -60,12 +60,16 @@ class Fit:
     noise: float
 
 
-Yardstick = dict[str, Scale]
+Tolerances = dict[str, Scale]
 FAR: Final = Fit(float("inf"), float("inf"))
 
 
 def fit(
-    kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: KernelErrors | None = None
+    kernel: KernelErrors,
+    other: KernelErrors,
+    scales: Tolerances,
+    *,
+    twin: KernelErrors | None = None,
 ) -> Fit:
     """How near `other` comes to the kernel.
 
@@ -87,7 +91,7 @@ def fit(
         return FAR
     twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
     apart, effect, noise, lost, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
-    for name, reported in yard.items():
+    for name, reported in scales.items():
         if name not in kernel.outputs:
             continue
         mine, theirs, exact = (
@@ -117,13 +121,13 @@ def fit(
     return Fit(max(distance, unequal / lost if lost else 0.0), noise)
 
 
-def comparable(kernel: KernelErrors, yard: Yardstick) -> bool:
+def comparable(kernel: KernelErrors, scales: Tolerances) -> bool:
     """Whether the finite elements of an answer show what is wrong with it."""
     exact = {
-        name: yard[name].exact if name in yard else tensor
+        name: scales[name].exact if name in scales else tensor
         for name, tensor in kernel.outputs.items()
     }
-    return kernel.failed is not None or fit(kernel, KernelErrors(exact), yard).distance < float(
+    return kernel.failed is not None or fit(kernel, KernelErrors(exact), scales).distance < float(
         "inf"
     )
 

@@ -100,8 +100,8 @@ class Recorder(Declared):
         """Completes the manifest and writes it."""
         manifest = self._draft.sealed(
             tuple(
-                ExportedCase(asked=asked, calls=tuple(calls))
-                for asked, calls in self._cases.items()
+                ExportedCase(tested=tested, calls=tuple(calls))
+                for tested, calls in self._cases.items()
             )
         )
         manifest.write(self._folder)

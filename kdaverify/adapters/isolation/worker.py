@@ -18,6 +18,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.device_memory import patiently, release
 from kdaverify.adapters.isolation.activations import run_activation
 from kdaverify.adapters.isolation.arena import Arena
+from kdaverify.adapters.isolation.encoded import pack
 from kdaverify.adapters.isolation.fault import CallFailure, fault_of, lost_device
 from kdaverify.adapters.isolation.heartbeat import Heartbeat
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
@@ -38,7 +39,6 @@ from kdaverify.adapters.isolation.messages import (
     Step,
     Way,
 )
-from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
 from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.poison import poisoned_allocations

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 from pydantic import TypeAdapter
 
-from kdaverify.checks.near_miss import Recheck
+from kdaverify.checks.borderline import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import to_frame
 from kdaverify.verdicts.record import Table
