@@ -14,7 +14,6 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of, versions
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.adapters.isolation.activations import remote_activations
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.encoded import unpack
 from kdaverify.adapters.isolation.fault import CallFailure
@@ -29,7 +28,7 @@ from kdaverify.adapters.isolation.messages import (
     Step,
     Way,
 )
-from kdaverify.adapters.isolation.stages import remote_stages
+from kdaverify.adapters.isolation.remote import remote_activations, remote_stages
 from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
