@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kdaverify.checks.grade import Grade
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import Grade, Status
 
 NEAR: Final = 1.5
 """The largest fraction of a tolerance that is a borderline failure; a larger error is not explained
