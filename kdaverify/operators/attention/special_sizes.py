@@ -9,10 +9,10 @@ the problems of pairs. `tests/attention/test_special_sizes.py` counts the pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-Fields = Mapping[str, dict[str, Any]]
+from kdaverify.operators.sizes import Fields
+
 _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
