@@ -60,13 +60,9 @@ class Status(StrEnum):
 
 
 _OF_FORM = (
-    Status.SHAPE,
-    Status.DTYPE,
-    Status.TYPE,
-    Status.MISSING,
-    Status.MUTATED_INPUT,
+    Status.SHAPE, Status.DTYPE, Status.TYPE, Status.MISSING, Status.MUTATED_INPUT,
     Status.ALIASED_OUTPUT,
-)
+)  # fmt: skip
 
 
 class RuleOutcome(StrEnum):

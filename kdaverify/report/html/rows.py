@@ -19,21 +19,11 @@ from kdaverify.verdicts.verdict import Verdict
 
 COUNTED: Final = (
     *(
-        "implementation",
-        "property",
-        "op",
-        "dtype",
-        "regime",
-        "output",
-        "status",
-        "grade",
-        "stage",
-        "diagnosis",
-        "contract",
-        "device",
+        "implementation", "property", "op", "dtype", "regime", "output", "status", "grade", "stage",
+        "diagnosis", "contract", "device",
     ),
     *("mode", "oracle"),
-)
+)  # fmt: skip
 GROUPED: Final = (
     *("implementation", "property", "op", "dtype", "regime", "case", "detail", "output"),
     *("status", "problem", "stage", "diagnosis", "contrast", "same_as", "recheck"),
