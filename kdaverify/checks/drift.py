@@ -158,16 +158,9 @@ def measure(
         received, contract, io, truth, cuts=through.cuts, outputs=outputs
     )
     passed("conforming kernels")
-    own = curves(adapter.name, reached, truth, outputs)
-    stored = contract.output_formats(io)
+    own, stored = curves(adapter.name, reached, truth, outputs), contract.output_formats(io)
     growths = tuple(
-        Growth(
-            name,
-            through.lengths,
-            own[name],
-            tuple(found[name] for found in conforming),
-            stored[name],
-        )
+        Growth(name, through.lengths, own[name], tuple(x[name] for x in conforming), stored[name])
         for name in outputs
     )
     _check_truth(truth, growths, problem)

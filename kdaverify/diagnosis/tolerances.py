@@ -90,7 +90,7 @@ def fit(
     if kernel.outputs.keys() != other.outputs.keys():
         return FAR
     twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
-    apart, effect, noise, lost, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
+    apart, effect, noise, nonfinite, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
     for name, reported in scales.items():
         if name not in kernel.outputs:
             continue
@@ -99,26 +99,33 @@ def fit(
         )
         here, there = mine.isfinite(), theirs.isfinite()
         both = here & there
-        lost = lost + int((~both).sum())
+        nonfinite = nonfinite + int((~both).sum())
         unequal = unequal + int((here ^ there).sum())
         compared = compared + int(both.sum())
         difference = (mine - theirs)[both]
         apart += (rms(difference) / reported.rms) ** 2
         effect += (rms((mine - exact)[here]) / reported.rms) ** 2
-        for size, allowed in ((rms, reported.rms), (_largest, reported.largest)):
-            more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
-            if twin is None:
-                spread = 0.0
-            else:
-                spread = size(
-                    (theirs - reported.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0)
-                )
-            noise = max(noise, size(difference) / max(allowed * more, spread))
+        if twin is None:
+            between = difference.new_zeros(1)
+        else:
+            between = (theirs - reported.counted(twin.outputs[name]))[both].nan_to_num(0, 0, 0)
+        noise = max(noise, _noise(reported, difference, theirs[both], exact[both], between))
     noise = float("inf") if unequal else noise / APART
-    if lost and (effect < CLEAR**2 or compared < FINITE * (compared + lost)):
+    if nonfinite and (effect < CLEAR**2 or compared < FINITE * (compared + nonfinite)):
         return Fit(float("inf"), noise)
     distance = (apart / effect) ** 0.5 if effect else (0.0 if not apart else float("inf"))
-    return Fit(max(distance, unequal / lost if lost else 0.0), noise)
+    return Fit(max(distance, unequal / nonfinite if nonfinite else 0.0), noise)
+
+
+def _noise(
+    scale: Scale, difference: Tensor, theirs: Tensor, exact: Tensor, between: Tensor
+) -> float:
+    """A difference in units of the tolerance, or of what lies between twins where that is more."""
+    found = 0.0
+    for size, allowed in ((rms, scale.rms), (_largest, scale.largest)):
+        more = max(1.0, _ratio(size(theirs), size(exact)))
+        found = max(found, size(difference) / max(allowed * more, size(between)))
+    return found
 
 
 def comparable(kernel: KernelErrors, scales: Tolerances) -> bool:
