@@ -16,6 +16,8 @@ from kdaverify.verdicts.verdict import Verdict
 
 # Lines in a log that is no terminal: enough to see that it lives.
 LOG_LINES = 4
+MOST: Final = 12
+"""Failures shown: the terminal summary reports later kinds, once it is known which are the same."""
 
 
 class ProgressBar:
@@ -74,11 +76,6 @@ class ProgressBar:
                 f"{self._done} of {self._total} tests {self._said}, {len(self._failed)} failing",
                 highlight=False,
             )
-
-
-MOST: Final = 12
-"""Lines: the terminal summary reports later kinds of failure, once it is known which of them are
-the same."""
 
 
 class LiveFailures:
