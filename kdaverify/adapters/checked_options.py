@@ -22,6 +22,6 @@ def checked(adapter: str, options: Mapping[str, str], known: Known) -> Mapping[s
         allowed = known[name]
         if allowed is not None and value not in allowed:
             raise AdapterError(
-                f"{adapter}: {name}: wanted one of {', '.join(allowed)}, got {value!r}"
+                f"{adapter}: option {name}: wanted one of {', '.join(allowed)}, got {value!r}"
             )
     return options

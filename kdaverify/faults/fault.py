@@ -55,7 +55,8 @@ class _Altered(torch.autograd.Function):
 
 def with_gradients(change: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """Copies of the tensors, whose gradients `change` makes of those of the copies."""
-    return _Altered.apply(change, *tensors)  # pyright: ignore[reportReturnType,reportUnknownMemberType]
+    altered: Any = _Altered  # autograd.Function has no types
+    return altered.apply(change, *tensors)
 
 
 def with_gradient(change: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
