@@ -29,7 +29,7 @@ from benchmarks.suite_runs import property_tests, verdicts
 from kdaverify.adapters import find
 from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, covering_rows
-from kdaverify.one_core import use_one_core
+from kdaverify.process import use_one_core
 
 MODULE: Final = "kdaverify.faults.conforming"
 PROFILES: Final = ("smoke", "acceptance")

@@ -37,8 +37,8 @@ from kdaverify.budgets.ensemble import Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.standard import Reference, standard
+from kdaverify.checks.borderline import RetestFinding, is_near
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.recheck import recheck
 from kdaverify.checks.status import Status

@@ -32,8 +32,8 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, standard
+from kdaverify.checks.borderline import RetestFinding, is_near
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.recheck import recheck
 from kdaverify.faults.conforming_kernels import backwards

@@ -27,7 +27,7 @@ from kdaverify.checks.properties import check
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.cotangents import EXPONENTS, OF
 from kdaverify.problems.profiles import settings_for
-from kdaverify.problems.tiny import TINIEST
+from kdaverify.problems.strategies import TINIEST
 
 SMALL = 0.0125
 GradientCases = tuple[str, Callable[[str, int], list[Problem]], dict[str, Any]]

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.progress import track
 
-from kdaverify.parent import follow_parent
+from kdaverify.process import follow_parent
 
 if TYPE_CHECKING:
     from kdaverify.faults.fault import Fault

@@ -46,7 +46,7 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "comparator": (
         (
             "checks/compare.py",
-            "checks/near_miss.py",
+            "checks/borderline.py",
             "checks/recheck.py",
             "checks/median_limit.py",
             "checks/negative_controls.py",

@@ -29,7 +29,7 @@ from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS, past_one_tile
 from kdaverify.limits import Limits
-from kdaverify.one_core import use_one_core
+from kdaverify.process import use_one_core
 
 ENOUGH: Final = 1
 """Rejections by a kind's own questions after which no more of them are judged."""

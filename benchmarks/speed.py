@@ -183,8 +183,8 @@ def length(spec: str, dtype: str, T: int) -> str:
     """Judges one call of so many tokens and its gradients; what they came to."""
     from kdaverify.adapters.registry import find
     from kdaverify.checks.properties import check
-    from kdaverify.one_core import use_one_core
     from kdaverify.problems import Problem
+    from kdaverify.process import use_one_core
 
     use_one_core()
     problem = Problem.model_validate(

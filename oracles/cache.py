@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.arrays import packed, unpacked
 from oracles.enclosure import CertifiedOutputs, Enclosure
-from oracles.file_cache import FileCache, default_folder
+from oracles.file_cache import FileCache, default_folder, packed, unpacked
 from oracles.gradients import GradientAnswer, Gradients, Terms
 from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS, OUTPUTS

@@ -191,7 +191,6 @@ def _pairs(
     earlier: list[Tensor] = []  # [s, K]
     for first in range(0, C, size):
         rows = slice(first, min(first + size, C))
-        before, after = slice(0, first), slice(rows.stop, C)
         if c.is_padding(rows, both[..., rows, :]):
             inside = within is not None and within(c, rows) is not None
             _pass_over(c.arithmetic, across_by, rows, k.shape, inside=inside)
@@ -207,27 +206,27 @@ def _pairs(
             up = _to_rows(b.dot, own, *factors, k[..., rows, :])
             down = _to_columns(b.dot, own, *factors, both[..., rows, :])
         if first:
-            anchor = slice(first, first + 1)
-            up = up + _to_rows(
-                across_by,
-                dA[..., rows, before],
-                c.decay(rows, anchor),
-                c.decay(anchor, before),
-                k[..., before, :],
-            )
+            up = up + _from_earlier(c, across_by, dA, rows)
         if rows.stop < C:
-            anchor = slice(rows.stop - 1, rows.stop)
-            down = down + _to_columns(
-                across_by,
-                dA[..., after, rows],
-                c.decay(after, anchor),
-                c.decay(anchor, rows),
-                both[..., after, :],
-            )
+            down = down + _from_later(c, across_by, dA, rows, both)
         later.append(up)
         earlier.append(down)
     dq, dkb = torch.cat(later, dim=-2).unbind(-3)
     return dq, dkb, torch.cat(earlier, dim=-2)
+
+
+def _from_earlier(c: Chunk, across: Dot, dA: Tensor, rows: slice) -> Tensor:
+    """What the pairs of `rows` and of the sub-blocks before give to q and beta k."""
+    before, anchor = slice(0, rows.start), slice(rows.start, rows.start + 1)
+    decays = c.decay(rows, anchor), c.decay(anchor, before)
+    return _to_rows(across, dA[..., rows, before], *decays, c.tokens.k[..., before, :])
+
+
+def _from_later(c: Chunk, across: Dot, dA: Tensor, rows: slice, both: Tensor) -> Tensor:
+    """What the pairs of `rows` and of the sub-blocks after give to k."""
+    after, anchor = slice(rows.stop, dA.shape[-1]), slice(rows.stop - 1, rows.stop)
+    decays = c.decay(after, anchor), c.decay(anchor, rows)
+    return _to_columns(across, dA[..., after, rows], *decays, both[..., after, :])
 
 
 def _pass_over(
@@ -372,14 +371,20 @@ def chunk_backward(
         reverse=True,
         together=arithmetic.together,
     )
+    dq, dk = _of_key_heads(inputs, dq, dk, arithmetic)
+    return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
+
+
+def _of_key_heads(
+    inputs: Inputs, dq: Tensor, dk: Tensor, arithmetic: Arithmetic
+) -> tuple[Tensor, Tensor]:
+    """Summed over the value heads of a key head."""
     dq, dk = (
         arithmetic.store(name, over_key_heads(inputs, x, arithmetic))
         for name, x in (("dq", dq), ("dk", dk))
     )
-    # Kernels that leave dk in parts sum each of them over the value heads of a key head, and then
-    # the parts.
-    dk = arithmetic.store("dk", dk.sum(-1)) if dk.ndim > dq.ndim else dk
-    return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
+    # Kernels that leave dk in parts sum each of them over the value heads, and then the parts.
+    return dq, arithmetic.store("dk", dk.sum(-1)) if dk.ndim > dq.ndim else dk
 
 
 def _t(matrix: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.arithmetic import NATIVE, Arithmetic, is_finite
 from oracles.enclosure import Enclosure
-from oracles.finite import is_finite
 from oracles.inputs import InputError, Inputs
 from oracles.scan import scan
 from oracles.tensors import GRADIENTS, SIGNATURE

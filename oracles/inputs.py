@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from oracles.finite import is_finite
+from oracles.arithmetic import is_finite
 from oracles.signature import Role, TensorCall
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 

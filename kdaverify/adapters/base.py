@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata, util
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import torch
 
-from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
@@ -24,6 +23,18 @@ from oracles.inputs import Inputs
 
 NOTHING_YET = "nothing yet"
 X = TypeVar("X")
+
+
+Channel = Literal["memory", "objects", "results", "buffers"]
+"""The bytes that an input lies in, with its strides, its gaps and its address; the tensor objects
+themselves; the memory of what the kernel returned; what torch allocates while it runs."""
+
+CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
+
+
+def all_behind(reason: str) -> dict[Channel, str]:
+    """Barriers of a kernel that never sees a tensor of torch, nor returns one."""
+    return dict.fromkeys(CHANNELS, reason)
 
 
 class AdapterError(ValueError):

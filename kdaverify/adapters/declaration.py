@@ -260,12 +260,7 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     },
     **dict.fromkeys(
         (
-            "initial_state",
-            "final_state",
-            "square",
-            "grouped_heads",
-            "isolate",
-            "deterministic",
+            "initial_state", "final_state", "square", "grouped_heads", "isolate", "deterministic",
             "gradients",
         ),
         _answer,
@@ -274,5 +269,5 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     **dict.fromkeys(("length_multiple", "longest"), _whole),
     **dict.fromkeys(("gate_range", "beta_range"), _range),
     **dict.fromkeys(("lower_bound", "norm_eps"), _number),
-}
+}  # fmt: skip
 """How the text of an option is read, where it is not taken as it is."""

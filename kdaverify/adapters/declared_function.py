@@ -84,10 +84,9 @@ def function_in_words(
     Raises:
         AdapterError: an option has no such value or is none of the operator's, or no parameter.
     """
-    if strangers := sorted(words.keys() - _READ.keys() - {"name", "contract"}):
+    if others := sorted(words.keys() - _READ.keys() - {"name", "contract"}):
         raise AdapterError(
-            f"{strangers[0]}: an option of KDA kernels; op={op!r} has its own as"
-            " --option NAME=VALUE"
+            f"{others[0]}: an option of KDA kernels; op={op!r} has its own as --option NAME=VALUE"
         )
     read: dict[str, Any] = {
         name: _READ[name](text) if name in _READ else text for name, text in words.items()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kdaverify.adapters.base import absent, versions
-from kdaverify.adapters.channels import Channel, all_behind
+from kdaverify.adapters.base import Channel, absent, all_behind, versions
 from kdaverify.adapters.jax_function import JaxFunction
 
 

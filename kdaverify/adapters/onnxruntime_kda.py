@@ -13,8 +13,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Output, WatchedAdapter, WrongKernelError, absent, versions
-from kdaverify.adapters.channels import all_behind
+from kdaverify.adapters.base import (
+    Output,
+    WatchedAdapter,
+    WrongKernelError,
+    absent,
+    all_behind,
+    versions,
+)
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset

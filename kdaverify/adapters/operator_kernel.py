@@ -156,20 +156,17 @@ def _parameters(
     by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         by_name += operator.keywords
-    strangers = [p.name for p in by_position[len(operator.positional) :] if p.default is p.empty]
-    strangers += [
+    others = [p.name for p in by_position[len(operator.positional) :] if p.default is p.empty]
+    others += [
         p.name
         for p in parameters
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in operator.keywords
     ]
     optional = [tensor.name for tensor in operator.signature.inputs if tensor.optional]
     needed = [name for name in operator.positional if name not in optional]
-    if strangers or taken < len(needed):
+    if others or taken < len(needed):
         wanted = operator.form(step=step)
-        if strangers:
-            said = f"needs {strangers[0]}, which no call has"
-        else:
-            said = f"takes {taken} by position"
+        said = f"needs {others[0]}, which no call has" if others else f"takes {taken} by position"
         raise AdapterError(
             f"kernel {title!r}: wanted a {'step' if step else 'function'} {wanted}, of which"
             f" keywords may be left out; this one {said}"

@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kdaverify.adapters.base import Output, WatchedAdapter, WrongKernelError, absent, versions
-from kdaverify.adapters.channels import all_behind
+from kdaverify.adapters.base import (
+    Output,
+    WatchedAdapter,
+    WrongKernelError,
+    absent,
+    all_behind,
+    versions,
+)
 from kdaverify.adapters.conventions import OUTSIDE, Conventions
 from kdaverify.adapters.handover import clear_padding, fold_scale
 from kdaverify.adapters.jax_arrays import from_jax, through_jax, to_jax

@@ -13,26 +13,18 @@ from torch.utils._python_dispatch import TorchDispatchMode  # the documented mod
 
 _UNWRITTEN: Final = frozenset(
     {
-        torch.empty,
-        torch.empty_like,
-        torch.empty_strided,
-        torch.empty_permuted,
-        torch.Tensor.new_empty,
-        torch.Tensor.new_empty_strided,
+        torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted,
+        torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
     }
-)
+)  # fmt: skip
 _BACKWARD: Final = frozenset({torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward})
 _aten: Final = torch.ops.aten
 _UNWRITTEN_IN_BACKWARD: Final = frozenset(
     {
-        _aten.empty.memory_format,
-        _aten.empty_like.default,
-        _aten.empty_strided.default,
-        _aten.empty_permuted.default,
-        _aten.new_empty.default,
-        _aten.new_empty_strided.default,
+        _aten.empty.memory_format, _aten.empty_like.default, _aten.empty_strided.default,
+        _aten.empty_permuted.default, _aten.new_empty.default, _aten.new_empty_strided.default,
     }
-)
+)  # fmt: skip
 
 _poisoned: ContextVar[bool] = ContextVar("poisoned", default=False)
 

@@ -14,8 +14,8 @@ from kdaverify.budgets.emulate import exp_base_2
 from kdaverify.budgets.formats import FORMATS, Format, truncate_fp32
 from oracles.chunk import Chunk, Stage
 
-# Terms that one instruction adds to an accumulator, by the format of its operands; fp32 operands go
-# in as TF32.
+# Terms that one instruction adds to an accumulator, by the format of its operands: 256 bits of each
+# row. fp32 operands go in as TF32, of which that is 8.
 STEPS = {"bf16": 16, "fp16": 16}
 WIDE_STEP = 8
 FP32_BITS = FORMATS["fp32"].precision

@@ -41,9 +41,9 @@ from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_o
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
+from oracles.arithmetic import is_finite
 from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages
-from oracles.finite import is_finite
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.together import cotangents_together, gradients_apart, together

@@ -35,7 +35,8 @@ TRUNCATED = 2.5
 # A gate made by the kernel itself is wrong by this many units, of 1.
 SOFTPLUS = 4
 # Of an activated gate g = -a softplus(z) or lb sigmoid(a z), units relative to |g|: exp(A_log), the
-# exponential's argument, the products; and beside it units of a or of |lb|: z, exp z, 1 + exp z.
+# exponential's argument, the products; and beside it, by form, units of a or of |lb|: z, exp z,
+# 1 + exp z.
 ACTIVATED_RELATIVE = 24
 ACTIVATED = {"softplus": 40, "bounded": 16}
 # A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed

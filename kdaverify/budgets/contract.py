@@ -38,25 +38,10 @@ FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
 SUMS = (
     *(
-        "G",
-        "decayed",
-        "dS_o",
-        "dq_state",
-        "dk_state",
-        "h_dh",
-        "dG_state",
-        "dbeta_wy",
-        "dk_wy",
-        "dG_wy",
-        "beta_k_wy",
-        "beta_k",
-        "kb_gate",
-        "dG",
-        "dg",
-        "dq_head",
-        "dk_head",
+        "G", "decayed", "dS_o", "dq_state", "dk_state", "h_dh", "dG_state", "dbeta_wy", "dk_wy",
+        "dG_wy", "beta_k_wy", "beta_k", "kb_gate", "dG", "dg", "dq_head", "dk_head",
     ),
-)
+)  # fmt: skip
 """Tensors that are sums still being made, or never leave the unit that makes them: kept in the
 accumulator's format."""
 

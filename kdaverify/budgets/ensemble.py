@@ -244,15 +244,7 @@ def _in_steps(contract: Contract, io: Format) -> Iterator[Emulator]:
 def _members(plain: Emulator) -> tuple[Emulator, ...]:
     contract = plain.contract
     if contract.form == "recurrent":
-        in_order = replace(plain, name="sums term by term", dot=term_by_term(contract))
-        units = () if contract.accumulate.name == "fp64" else (approximately(plain),)
-        return (
-            plain,
-            in_order,
-            in_base_2(replace(in_order, name="ordered sums")),
-            flushed(astray(plain)),
-            *units,
-        )
+        return _token_by_token(plain)
     if contract.solve is not None:
         return (*_solved_apart(plain, contract.solve), *_truncating(plain))
     # no narrower to round to
@@ -260,12 +252,40 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         units = {}
     else:
         units = matrix_units(contract.operands, contract)
-    unit = next(iter(units.values()), plain.dot)
+    members = _in_chunks(plain, units)
+    if contract.anchored:
+        return (*members, *_anchored(plain, units or {"library order": plain.dot}))
+    if contract.factors is None:
+        return members
+    return (*members, *_factored(plain), *_difference_first(plain, _first(units, plain)))
+
+
+def _token_by_token(plain: Emulator) -> tuple[Emulator, ...]:
+    contract = plain.contract
+    in_order = replace(plain, name="sums term by term", dot=term_by_term(contract))
+    units = () if contract.accumulate.name == "fp64" else (approximately(plain),)
+    return (
+        plain,
+        in_order,
+        in_base_2(replace(in_order, name="ordered sums")),
+        flushed(astray(plain)),
+        *units,
+    )
+
+
+def _first(units: Mapping[str, Dot], plain: Emulator) -> Dot:
+    """The first of the matrix units; the library's order where there are none."""
+    return next(iter(units.values()), plain.dot)
+
+
+def _in_chunks(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
+    """The kernels of every contract in chunks, on the matrix units that round to its operands."""
+    contract, unit = plain.contract, _first(units, plain)
     half, quarter = (replace(contract, chunk_size=size) for size in _parts(contract))
     quarters = replace(
         plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE
     )
-    members = (
+    return (
         plain,
         _in_order(replace(plain, backward=RIGHT_FIRST)),
         flushed(plain),
@@ -291,11 +311,6 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         quarters if units else coarsely(quarters),
         *scores_kept(plain),
     )
-    if contract.anchored:
-        return (*members, *_anchored(plain, units or {"library order": plain.dot}))
-    if contract.factors is None:
-        return members
-    return (*members, *_factored(plain), *_difference_first(plain, unit))
 
 
 def _in_order(plain: Emulator) -> Emulator:

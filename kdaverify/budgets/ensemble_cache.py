@@ -15,9 +15,8 @@ from kdaverify.budgets.budget import EnsembleErrors, Runs
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import ErrorStatistics
-from oracles.arrays import packed, unpacked
 from oracles.cache import AnswerCache, answer_key, cache_in, digest_of_sources
-from oracles.file_cache import default_folder
+from oracles.file_cache import default_folder, packed, unpacked
 from oracles.inputs import Inputs
 
 Errors = dict[str, EnsembleErrors]

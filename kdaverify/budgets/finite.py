@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from oracles.finite import is_finite
+from oracles.arithmetic import is_finite
 
 R = TypeVar("R")
 

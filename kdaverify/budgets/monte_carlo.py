@@ -51,10 +51,9 @@ from kdaverify.budgets.stochastic_rounding import (
     StochasticRounding,
 )
 from kdaverify.budgets.sums import running, tree
-from oracles.arithmetic import Arithmetic
+from oracles.arithmetic import Arithmetic, is_finite
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
-from oracles.finite import is_finite
 from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 

@@ -132,18 +132,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         )
     drawn = _draws(question)
     truth = {name: _enclosure(name, exact[name], question) for name in question.gives}
-    contract, x = question.contract, question.inputs
-    sizes = (
-        sizes_of_terms(x, question.given, question.covers, contract.chunk_size, question.form)
-        if question.backward
-        else {}
-    )
-    # Beside storage in fewer bits the error of a sum is negligible.
-    terms = {name: size for name, size in sizes.items() if formats(name) is contract.accumulate}
-    if question.backward:
-        longest = GAIN * max(x.K, x.V, contract.chunk_size)
-    else:
-        longest = max(x.K, contract.chunk_size)
+    contract, terms, longest = question.contract, _terms(question, formats), _longest(question)
 
     def allowed(name: str) -> Budget:
         made = budget(
@@ -153,7 +142,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
             io=formats(name),
             unit=max(contract.operands.unit, formats(name).unit),
             lost=longest * contract.vanishing,
-            moved=exact[name] - x.state.double() if name == "final_state" else None,
+            moved=exact[name] - question.inputs.state.double() if name == "final_state" else None,
             terms=terms.get(name),
             floor=SUMS_LOSE * contract.accumulate.unit * terms[name] if name in terms else 0.0,
             sharp=False,
@@ -161,6 +150,25 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         return made if name not in terms else _of_a_sum(made, contract.accumulate.unit)
 
     return StageStandard(truth, {name: allowed(name) for name in question.gives})
+
+
+def _terms(question: StageQuestion, formats: Callable[[str], Format]) -> dict[str, Tensor]:
+    """Sizes of the terms of the backward's sums that are stored as they were summed: beside storage
+    in fewer bits the error of a sum is negligible.
+    """
+    if not question.backward:
+        return {}
+    contract = question.contract
+    sizes = sizes_of_terms(
+        question.inputs, question.given, question.covers, contract.chunk_size, question.form
+    )
+    return {name: size for name, size in sizes.items() if formats(name) is contract.accumulate}
+
+
+def _longest(question: StageQuestion) -> float:
+    """How many numbers that vanish may be summed to one."""
+    x, size = question.inputs, question.contract.chunk_size
+    return GAIN * max(x.K, x.V, size) if question.backward else max(x.K, size)
 
 
 def _of_a_sum(made: Budget, unit: float) -> Budget:

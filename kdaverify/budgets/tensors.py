@@ -80,25 +80,13 @@ SCALAR_DECAY: Final = Pipeline(
         StageTensors(
             "wy_bwd",
             (
-                "kb",
-                "vb",
-                "dR",
-                "R_dR",
-                "dAkk",
-                "dv",
-                "dbeta_wy",
-                "dbeta",
-                "kb_gate",
-                "dk_w",
-                "beta_k",
-                "dk_wy",
-                "dq",
-                "dk",
+                "kb", "vb", "dR", "R_dR", "dAkk", "dv", "dbeta_wy", "dbeta", "kb_gate", "dk_w",
+                "beta_k", "dk_wy", "dq", "dk",
             ),
         ),
         StageTensors("cumsum_bwd", ("dg",)),
     ),
-)
+)  # fmt: skip
 """Where channels share a gate: dq_done is dq of a value head, dk_part its dk but for what passes
 through w and u, dk_w and dk_wy that; kb_gate is kb where the gradient of the gate reads it."""
 

@@ -13,7 +13,7 @@ from typing import Final, cast
 from kdaverify.campaign.engine import Engine, WorkerLostError, sight
 from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
-from kdaverify.parent import follow_parent
+from kdaverify.process import follow_parent
 
 # Fresh interpreters: a fork of a process that has used torch or an accelerator is not sound.
 _CONTEXT: Final = multiprocessing.get_context("spawn")

@@ -12,8 +12,8 @@ from kdaverify.campaign.cases import RandomCase, case
 from kdaverify.campaign.shrink import shrunk
 from kdaverify.campaign.suite_tests import CONVENTIONS, PropertyTest, SuiteTest, questions
 from kdaverify.campaign.task import Fixed, Named, Orders, Smaller, Task, TaskResult
-from kdaverify.one_core import use_one_core
 from kdaverify.operator import problem_from_json
+from kdaverify.process import use_one_core
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict

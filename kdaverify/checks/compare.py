@@ -11,10 +11,9 @@ from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.statistics import rows_of
-from kdaverify.checks.grade import MEANING, Grade, grade_of
 from kdaverify.checks.negative_controls import negative_controls
 from kdaverify.checks.place import ElementPlace, first_true, place
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import MEANING, Grade, Status, grade_of
 from oracles.enclosure import Enclosure
 from oracles.signature import TensorCall
 

@@ -27,20 +27,9 @@ from oracles.row_norm import EPSILON
 ALIKE = 0.05
 # Sizes tried in turn until one is supported: K != V and B, T, H all different separate the most.
 PROBE = Problem(
-    B=1,
-    T=5,
-    H=1,
-    HV=1,
-    K=8,
-    V=12,
-    dtype="fp32",
-    gate="log-sigmoid",
-    key="random",
-    beta="uniform",
-    state="asymmetric",
-    value="normal",
-    seed=1,
-)
+    B=1, T=5, H=1, HV=1, K=8, V=12, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform",
+    state="asymmetric", value="normal", seed=1,
+)  # fmt: skip
 PACK, PADDING = (2, 0, 3), 2
 NOT_IMPLEMENTED = "NotImplementedError"
 GROUPED = {"H": 2, "HV": 6}

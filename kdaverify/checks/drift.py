@@ -150,11 +150,7 @@ def measure(
         passed(f"{there.tokens} tokens")
     if not adapter.answers:
         raise Unmeasurable("exported, not judged")
-    received = adapter.received(inputs)
-    # Beside a kernel on an accelerator there is room on it, and sequences cost nothing there.
-    received = (
-        received.on("cuda") if adapter.device == "cuda" and torch.cuda.is_available() else received
-    )
+    received = _where_it_ran(adapter, adapter.received(inputs))
     truth = long_run(received, through.at)
     passed("truth")
     contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
@@ -162,20 +158,19 @@ def measure(
         received, contract, io, truth, cuts=through.cuts, outputs=outputs
     )
     passed("conforming kernels")
-    own = curves(adapter.name, reached, truth, outputs)
-    stored = contract.output_formats(io)
+    own, stored = curves(adapter.name, reached, truth, outputs), contract.output_formats(io)
     growths = tuple(
-        Growth(
-            name,
-            through.lengths,
-            own[name],
-            tuple(found[name] for found in conforming),
-            stored[name],
-        )
+        Growth(name, through.lengths, own[name], tuple(x[name] for x in conforming), stored[name])
         for name in outputs
     )
     _check_truth(truth, growths, problem)
     return Measurement(way, growths)
+
+
+def _where_it_ran(adapter: Adapter, inputs: Inputs) -> Inputs:
+    """Beside a kernel on an accelerator there is room on it, and sequences cost nothing there."""
+    on_accelerator = adapter.device == "cuda" and torch.cuda.is_available()
+    return inputs.on("cuda") if on_accelerator else inputs
 
 
 def _check(adapter: Adapter, problem: Problem, way: Way, through: Route) -> None:

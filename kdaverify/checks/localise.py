@@ -7,8 +7,8 @@ from typing import Any
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import reported
+from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.location import FEEDS, Location, Step, conclude
-from kdaverify.checks.options import implementation_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status

@@ -144,7 +144,7 @@ _ALL: Final = (
                            " tolerance", "7, law 1",
                            "anchors, masks and overflow behind a mask that reach back (A2, A16,"
                            " CS2)")),
-    Property("options", "checks.options:options", tier=Tier.LAWS, same_outputs=True, paired=True,
+    Property("options", "checks.forward:options", tier=Tier.LAWS, same_outputs=True, paired=True,
              law=Statement("chunk size, recompute, optional outputs, in-kernel gates and other"
                            " entry points give what the plain call gives", "7, law 4",
                            "code behind one option alone (H11, O3, X7)")),

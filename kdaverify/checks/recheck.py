@@ -10,12 +10,11 @@ from statistics import median_low
 from typing import Any, Final
 
 from kdaverify.canonical import Canonical
+from kdaverify.checks.borderline import NUMERIC, Recheck, RetestFinding
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.grade import grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import NUMERIC, Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import Status, grade_of
 from kdaverify.operator import operator_of
 
 # One of 2,600 runs of conforming kernels was at 1.02x tolerance once, and at 0.76x to 0.96x at 23

@@ -1,8 +1,10 @@
-"""What can be said of one output of one run."""
+"""What can be said of one output of one run: its status, and how good it is, as a letter."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final, Literal, TypeAlias
 
 REFUSED = "refused by the kernel: "
 """How the reason of a skip begins where the kernel itself said that it takes no such call; the
@@ -58,13 +60,9 @@ class Status(StrEnum):
 
 
 _OF_FORM = (
-    Status.SHAPE,
-    Status.DTYPE,
-    Status.TYPE,
-    Status.MISSING,
-    Status.MUTATED_INPUT,
+    Status.SHAPE, Status.DTYPE, Status.TYPE, Status.MISSING, Status.MUTATED_INPUT,
     Status.ALIASED_OUTPUT,
-)
+)  # fmt: skip
 
 
 class RuleOutcome(StrEnum):
@@ -73,3 +71,24 @@ class RuleOutcome(StrEnum):
     PASS = "pass"  # noqa: S105 - a verdict, not a password
     FAIL = "fail"
     NOT_APPLICABLE = "n/a"
+
+
+Grade: TypeAlias = Literal["A", "B", "C", "F"]
+"""A componentwise, B row-scaled, C norm only, F."""
+MEANING: Final[Mapping[str, str]] = {
+    "A": "every statistic within tolerance",
+    "B": "only relative errors of single elements over tolerance",
+    "C": "rms within tolerance, rows or elements over it",
+    "F": "rms over tolerance, an element above its proven bound, or no valid output",
+}
+"""What a letter says of an output, in one line."""
+
+
+def grade_of(ratios: dict[str, float]) -> Grade:
+    """The finest measure whose statistics, and those of every coarser one, are within tolerance."""
+    over = {name for name, ratio in ratios.items() if ratio > 1}
+    if not over:
+        return "A"
+    if over <= {"median", "tail"}:
+        return "B"
+    return "F" if over & {"rms", "ceiling"} else "C"

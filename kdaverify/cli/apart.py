@@ -12,7 +12,7 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Final
 
-from kdaverify.cli.complaint import Complaint, complain
+from kdaverify.cli.complaint import as_complaint, complain
 from kdaverify.cli.request import Request
 from kdaverify.plugin.crashes import Crash, CrashFiles
 from kdaverify.verdicts.record import RecordError, cut_back, lines_there
@@ -34,10 +34,8 @@ def judge_apart(request: Request) -> int:
         Complaint: the record has another ending than .jsonl or .parquet.
     """
     assert request.record is not None
-    try:
+    with as_complaint(RecordError, prefix="--"):
         before = lines_there(request.record)
-    except RecordError as error:
-        raise Complaint(f"--{error}") from None
     with tempfile.TemporaryDirectory(prefix="kdaverify-") as folder:
         files = CrashFiles(Path(folder))
         tested = request.model_copy(update={"crash_folder": files.folder})

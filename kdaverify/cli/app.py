@@ -27,7 +27,7 @@ from kdaverify.cli.ledger import app as ledger
 from kdaverify.cli.listing import list_
 from kdaverify.cli.merge import merge
 from kdaverify.cli.nightly import nightly
-from kdaverify.cli.own import of_operator
+from kdaverify.cli.options import of_operator
 from kdaverify.cli.problem import problem
 from kdaverify.cli.replay import replay
 from kdaverify.cli.report import report

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import (
     FoundFile,
     Impls,
@@ -21,6 +21,7 @@ from kdaverify.cli.options import (
     MemoryLimit,
     TimeLimit,
     limits_from,
+    names_of,
 )
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.report.campaign import Pace, campaign_summary, show_campaign
@@ -100,11 +101,12 @@ def campaign(
     Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was tested, or too
     few for a decision.
     """
+    from kdaverify.campaign.engine import EngineError
     from kdaverify.report.gate import show
     from kdaverify.verdicts.decision import heaviest
 
     orders = orders_of(
-        tuple(dict.fromkeys(impl or ["eager"])),
+        names_of(impl),
         profile,
         kda_seed,
         isolate,
@@ -112,7 +114,7 @@ def campaign(
     )
     path = record or record_named("campaign", *orders.specs, profile, str(kda_seed))
     console = Console()
-    with _errors_of_a_campaign():
+    with as_complaint(EngineError), as_complaint(RecordError, prefix="--"):
         run = _campaign_of(orders, cases, path)
         with closing(engine_of(orders, engine, workers, address)) as many:
             _run(run, many, console, diagnosis)
@@ -123,18 +125,6 @@ def campaign(
     console.print(Text(f"record: {path}"), soft_wrap=True)
     write_json(json_file, lambda: campaign_summary(run.tally, ruling, found))
     return ruling.exit_code
-
-
-@contextmanager
-def _errors_of_a_campaign() -> Generator[None]:
-    from kdaverify.campaign.engine import EngineError
-
-    try:
-        yield
-    except RecordError as error:
-        raise Complaint(f"--{error}") from None
-    except EngineError as error:
-        raise Complaint(str(error)) from None
 
 
 def _campaign_of(orders: Orders, cases: int, record: Path) -> CampaignRun:
@@ -161,16 +151,22 @@ def record_named(*words: str) -> Path:
 
 
 def _run(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -> None:
-    """Until all cases have run, or Ctrl-C: what is recorded stays."""
+    with paced(run, console) as pace:
+        run.run(engine, pace.see)
+        run.shrink(engine, lambda left: pace.say(f"{left} kinds of failure to make smaller"))
+        run.diagnose(
+            engine,
+            lambda left: pace.say(f"{left} kinds of failure to diagnose"),
+            seconds=diagnosis,
+        )
+
+
+@contextmanager
+def paced(run: CampaignRun, console: Console) -> Generator[Pace]:
+    """A line of progress until all cases have run, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
-            run.run(engine, pace.see)
-            run.shrink(engine, lambda left: pace.say(f"{left} kinds of failure to make smaller"))
-            run.diagnose(
-                engine,
-                lambda left: pace.say(f"{left} kinds of failure to diagnose"),
-                seconds=diagnosis,
-            )
+            yield pace
         except KeyboardInterrupt:
             console.print(
                 f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues"
@@ -196,7 +192,7 @@ def orders_of(
     from kdaverify.problems.profiles import check_profile
 
     specs: dict[str, str] = {}
-    try:
+    with as_complaint(ValueError, prefix="--"), as_complaint(AdapterError, prefix="--impl: "):
         check_profile(profile)
         for spec in impls:
             name = find(spec).name
@@ -206,10 +202,6 @@ def orders_of(
                     " go by the name"
                 )
             specs[name] = spec
-    except AdapterError as error:
-        raise Complaint(f"--impl: {error}") from None
-    except ValueError as error:
-        raise Complaint(f"--{error}") from None
     return Orders(specs, profile, seed, str(Path.cwd()), isolate, limits)
 
 

@@ -6,13 +6,23 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 HARNESS = 2
 
 
 class Complaint(Exception):
     """A request of the user cannot be met; the message names it, and what to do."""
+
+
+@contextmanager
+def as_complaint(*errors: type[Exception], prefix: str = "") -> Generator[None]:
+    """Whatever of `errors` is raised inside becomes a complaint, `prefix` before its message."""
+    try:
+        yield
+    except errors as error:
+        raise Complaint(f"{prefix}{error}") from None
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -27,7 +37,7 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def complain(message: str) -> int:
-    """Says in one line what is wrong with the call."""
+    """Reports in one line what is wrong with the call; the exit code."""
     # the one place that complains
     print(f"kdaverify: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     return HARNESS

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, implementation, limits_from
 from kdaverify.cli.replay import reported_option
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
@@ -87,15 +87,12 @@ def _diagnosed(adapter: Adapter, row: Verdict, seconds: float) -> tuple[Diagnosi
     status = Console(stderr=True).status(
         "making the case smaller, and comparing it with known faults"
     )
-    try:
-        with status:
-            found = diagnosed(adapter, question_of(row), seconds=seconds)
-            smallest = found.smallest
-            if not operator_of(smallest.problem).staged:
-                return found, found.stage
-            return found, localise(adapter, smallest.problem, smallest.property, smallest.detail)
-    except (AdapterError, ProblemError) as error:
-        raise Complaint(str(error)) from None
+    with as_complaint(AdapterError, ProblemError), status:
+        found = diagnosed(adapter, question_of(row), seconds=seconds)
+        smallest = found.smallest
+        if not operator_of(smallest.problem).staged:
+            return found, found.stage
+        return found, localise(adapter, smallest.problem, smallest.property, smallest.detail)
 
 
 def _show(
@@ -116,10 +113,8 @@ def _show(
 
 def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> Verdict:
     """The failing row that is meant."""
-    try:
+    with as_complaint(RecordError, OSError):
         rows = read(path).verdicts
-    except (RecordError, OSError) as error:
-        raise Complaint(str(error)) from None
     failing = [row for row in rows if row.status.rejects and row.problem]
     if not failing:
         raise Complaint(

@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.complaint import HARNESS, Complaint, complain
-from kdaverify.cli.options import Profile
-from kdaverify.cli.own import of_operator, taking
+from kdaverify.cli.complaint import HARNESS, Complaint, as_complaint, complain
+from kdaverify.cli.options import SEED, Profile, of_operator, taking
 from kdaverify.cli.request import Request
 from kdaverify.operator import DEFAULT
 
@@ -37,10 +36,7 @@ WITHOUT = "parameter of another operator than kda that the kernel does not take;
 def export(
     folder: Annotated[Path, typer.Argument(help="new folder for the files")],
     profile: Profile = "smoke",
-    kda_seed: Annotated[
-        int | None,
-        typer.Option("--kda-seed", min=0, metavar="N", help="seed of the random problems"),
-    ] = None,
+    kda_seed: Annotated[int | None, SEED] = None,
     name: Annotated[
         str, typer.Option(help="name of the implementation; default: the folder's")
     ] = "",
@@ -103,22 +99,18 @@ def _draft(
 ) -> Manifest:
     """Makes the folder, with a manifest that has no cases yet."""
     from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.exchange.folder import prepare
     from kdaverify.adapters.exchange.manifest import Manifest
+    from kdaverify.adapters.exchange.recorder import prepare
     from kdaverify.plugin.options import default_seed
     from kdaverify.problems.profiles import check_profile
 
     if "," in str(folder):
         raise Complaint(f"{folder}: wanted a name without commas; name another folder")
-    try:
+    with as_complaint(ValueError, prefix="--"), as_complaint(AdapterError):
         check_profile(profile)
         drawn_from = default_seed(profile, datetime.now(UTC)) if seed is None else seed
         draft = Manifest.draft(_declaration(words, own), profile=profile, seed=drawn_from)
         prepare(folder, draft)
-    except AdapterError as error:
-        raise Complaint(str(error)) from None
-    except ValueError as error:
-        raise Complaint(f"--{error}") from None
     return draft
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import as_complaint
 from kdaverify.cli.options import DecisionFile
 
 if TYPE_CHECKING:
@@ -61,12 +61,10 @@ def gate(
     from kdaverify.verdicts.record import RecordError
     from kdaverify.verdicts.toml_file import FileError
 
-    try:
+    with as_complaint(RecordError, FileError, OSError, prefix="gate: "):
         question = question_of(rules, waivers, ledger)
         with Console(stderr=True).status(f"reading {len(records)} records"):
             found = heaviest_first(decided(records, question))
-    except (RecordError, FileError, OSError) as error:
-        raise Complaint(f"gate: {error}") from None
     ruling = heaviest(found)
     page.show(Console(), ruling, found)
     for path, content in (

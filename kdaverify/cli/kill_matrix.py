@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.verdicts.decision import Ruling
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def kill_matrix(
     out: Annotated[
         Path, typer.Option(help="the matrix as JSON; its journal is written next to it")
     ] = Path("reports/kill_matrix.json"),
-    legal: Annotated[
+    conforming: Annotated[
         bool,
         typer.Option(
             "--legal/--no-legal", help="whether conforming kernels run through the whole suites too"
@@ -107,7 +107,7 @@ def kill_matrix(
     from kdaverify.kills.page import show
     from kdaverify.kills.plan import Plan
 
-    plan = Plan(tuple(_tested(faults, profile, impl)), profile, conforming=legal, impl=impl)
+    plan = Plan(tuple(_tested(faults, profile, impl)), profile, conforming=conforming, impl=impl)
     journal, console = _journal(out, resume=resume), Console()
     complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
     found = matrix(plan, journal.rows)
@@ -124,10 +124,8 @@ def _journal(out: Path, *, resume: bool) -> Journal:
     """The journal beside the matrix."""
     from kdaverify.kills.journal import Journal, JournalError
 
-    try:
+    with as_complaint(JournalError):
         return Journal(out.with_suffix(".journal.jsonl"), resume=resume)
-    except JournalError as error:
-        raise Complaint(str(error)) from None
 
 
 def _code(found: KillMatrix, *, complete: bool) -> int:
@@ -142,10 +140,8 @@ def _tested(pattern: str, profile: str, impl: str) -> list[KnownFault]:
 
     if profile not in PROFILES:
         raise Complaint(f"--profile: wanted {' or '.join(PROFILES)}, got {profile!r}")
-    try:
+    with as_complaint(AdapterError, NotImplementedError, prefix="--impl: "):
         found = chosen(pattern, impl)
-    except (AdapterError, NotImplementedError) as error:
-        raise Complaint(f"--impl: {error}") from None
     if not found:
         raise Complaint(
             f"--faults: no fault matches {pattern!r}; `kdaverify list faults` names them"

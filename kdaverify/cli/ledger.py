@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 
 if TYPE_CHECKING:
     from kdaverify.verdicts.ledger_update import Update
@@ -50,10 +50,8 @@ def accept(
     from kdaverify.verdicts.record import RecordError
     from kdaverify.verdicts.toml_file import FileError
 
-    try:
+    with as_complaint(RecordError, FileError, OSError, prefix="ledger: "):
         found = updates(records, ledger)
-    except (RecordError, FileError, OSError) as error:
-        raise Complaint(f"ledger: {error}") from None
     console = Console()
     changed = [update for update in found if update.before != update.after]
     for update in changed:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.options import JsonList
 
 
 class What(StrEnum):
@@ -35,9 +36,7 @@ class What(StrEnum):
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     name: Annotated[str | None, typer.Argument(help="one item of it, shown in full")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="a JSON list of objects with `name`")
-    ] = False,
+    as_json: JsonList = False,
 ) -> None:
     """List what there is, one line an item, or one item in full.
 

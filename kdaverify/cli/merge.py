@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import as_complaint
 
 
 def merge(
@@ -29,12 +29,10 @@ def merge(
     from kdaverify.verdicts.record import RecordError
 
     console = Console()
-    try:
-        with Console(stderr=True).status(f"merging {len(records)} records"):
-            merged = merging.merge(records)
-            merging.write(merged, out)
-    except (RecordError, OSError) as error:
-        raise Complaint(f"merge: {error}") from None
+    reading = Console(stderr=True).status(f"merging {len(records)} records")
+    with as_complaint(RecordError, OSError, prefix="merge: "), reading:
+        merged = merging.merge(records)
+        merging.write(merged, out)
     rows = merged.rows.height
     console.print(
         Text(

@@ -5,8 +5,8 @@ and what changed since the nights before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,9 +22,10 @@ from kdaverify.cli.campaign import (
     Workers,
     engine_of,
     orders_of,
+    paced,
     record_named,
 )
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import (
     Impls,
     Isolate,
@@ -32,16 +33,15 @@ from kdaverify.cli.options import (
     Profile,
     TimeLimit,
     limits_from,
+    names_of,
 )
 from kdaverify.limits import Limits
-from kdaverify.report.campaign import Pace
 from kdaverify.report.nightly import night_summary, show_night
 from kdaverify.report.summary import write_json
 from kdaverify.verdicts.decision import WEIGHT, Ruling
 from kdaverify.verdicts.record import RecordError, read
 
 if TYPE_CHECKING:
-    from kdaverify.campaign.engine import Engine
     from kdaverify.campaign.run import CampaignRun
     from kdaverify.campaign.task import Fixed, Orders
     from kdaverify.nightly.history import History
@@ -98,22 +98,23 @@ def nightly(
     tested.
     """
     from kdaverify.campaign.account import of_night
-    from kdaverify.nightly.history import History
+    from kdaverify.campaign.engine import EngineError
+    from kdaverify.nightly.history import History, HistoryError
 
     night, started = _date(date), time.monotonic()
     orders = orders_of(
-        tuple(dict.fromkeys(impl or ["eager"])),
+        names_of(impl),
         profile,
         int(night.replace("-", "")),
         isolate,
         limits_from(time_limit, memory_limit),
     )
     path, console = record or record_named("nightly", night, *orders.specs), Console()
-    with _errors_of_a_night():
+    with as_complaint(EngineError, HistoryError, RecordError):
         kept = History(history)
         run = _night_of(orders, kept, cases, path)
-        with closing(engine_of(orders, engine, workers, address)) as many:
-            _run(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
+        with closing(engine_of(orders, engine, workers, address)) as many, paced(run, console) as p:
+            run.run(many, p.see, more=lambda: time.monotonic() - started < minutes * MINUTE)
         run.seal(of_night)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)
     rulings = {one.ruling for one in found}
@@ -121,17 +122,6 @@ def nightly(
     _show_decision(console, ruling, path)
     write_json(json_file, lambda: _summary(night, ruling, found))
     return ruling.exit_code
-
-
-@contextmanager
-def _errors_of_a_night() -> Generator[None]:
-    from kdaverify.campaign.engine import EngineError
-    from kdaverify.nightly.history import HistoryError
-
-    try:
-        yield
-    except (EngineError, HistoryError, RecordError) as error:
-        raise Complaint(str(error)) from None
 
 
 def _night_of(orders: Orders, history: History, cases: int, record: Path) -> CampaignRun:
@@ -172,18 +162,6 @@ def _fixed(specs: Mapping[str, str], profile: str, history: History) -> list[Fix
     from kdaverify.nightly.night import fixed_tasks
 
     return [task for spec in specs.values() for task in fixed_tasks(find(spec), profile, history)]
-
-
-def _run(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
-    """Until all cases have run, the time is up, or Ctrl-C: what is recorded stays."""
-    with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
-        try:
-            run.run(engine, pace.see, more=more)
-        except KeyboardInterrupt:
-            console.print(
-                f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues"
-                " them"
-            )
 
 
 def _conclude(

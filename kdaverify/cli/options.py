@@ -1,18 +1,25 @@
-"""Options and arguments that several commands share, and what they name."""
+"""Options that several commands share, and what they name; and what an operator brings to the
+command line: commands about it alone, options that declare its kernels.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.limits import ISOLATE, NO_ISOLATE, Limits
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.canonical import Canonical
+
+Command = Callable[..., int | None]
 
 # What is tested.
 Impls = Annotated[
@@ -26,6 +33,8 @@ Profile = Annotated[
     str,
     typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
 ]
+SEED = typer.Option("--kda-seed", min=0, metavar="N", help="seed of the random problems")
+"""Its default is the command's."""
 Processes = Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")]
 
 # What is compared with.
@@ -49,6 +58,8 @@ DecisionFile = Annotated[
 ]
 FoundFile = Annotated[Path | None, typer.Option("--json", help="write what was found to this file")]
 
+JsonList = Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")]
+
 # Where kernels run, and what they may take there.
 Isolate = Annotated[
     bool | None,
@@ -64,12 +75,29 @@ MemoryLimit = Annotated[
 ]
 
 
+def names_of(impl: list[str] | None) -> tuple[str, ...]:
+    """What the options `--impl` name, each once; the embedded kernel where there is none."""
+    return tuple(dict.fromkeys(impl or ["eager"]))
+
+
+def regimes_of(names: str | None, known: Collection[str]) -> tuple[str, ...]:
+    """The regimes that the option names, commas between; all that are known without it.
+
+    Raises:
+        Complaint: one of them is not known.
+    """
+    chosen = tuple(known) if names is None else tuple(names.split(","))
+    if strange := [name for name in chosen if name not in known]:
+        raise Complaint(
+            f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(known)}"
+        )
+    return chosen
+
+
 def limits_from(seconds: float, gib: float) -> Limits:
     """The limits that the options give."""
-    try:
+    with as_complaint(ValueError):
         return Limits(seconds=seconds, gib=gib)
-    except ValueError as error:
-        raise Complaint(str(error)) from None
 
 
 def check_processes(workers: str) -> None:
@@ -92,10 +120,8 @@ def implementation(spec: str, *, isolate: bool | None, limits: Limits) -> Adapte
     from kdaverify.adapters.isolation import housed
     from kdaverify.adapters.registry import find
 
-    try:
+    with as_complaint(AdapterError, prefix="--impl: "):
         adapter = housed(find(spec), spec, isolate=isolate, limits=limits)
-    except AdapterError as error:
-        raise Complaint(f"--impl: {error}") from None
     missing = adapter.missing()
     if missing:
         raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
@@ -120,7 +146,26 @@ def any_problem_from(text: str) -> Canonical:
             f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in"
             " single quotes"
         )
-    try:
+    with as_complaint(ProblemError, UnicodeDecodeError):
         return problem_from_json(text if is_inline(text) else Path(text).read_text())
-    except (ProblemError, UnicodeDecodeError) as error:
-        raise Complaint(str(error)) from None
+
+
+def of_operator(at: str) -> Any:
+    """What an operator's folder holds, by module and name below `kdaverify.operators`: the command
+    line has no other way to it, and the other modules of the operator are not loaded for it.
+    """
+    module, _, name = at.partition(":")
+    return getattr(import_module(f"kdaverify.operators.{module}"), name)
+
+
+def taking(options: Iterable[inspect.Parameter]) -> Callable[[Command], Command]:
+    """Gives a command options that others write down, in place of its `**`."""
+
+    def add(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        kept = [found for found in own.parameters.values() if found.kind is not found.VAR_KEYWORD]
+        # typer reads a command line off this
+        vars(command)["__signature__"] = own.replace(parameters=[*kept, *options])
+        return command
+
+    return add

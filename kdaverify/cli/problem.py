@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.operator import DEFAULT
 
 
@@ -40,10 +40,8 @@ def problem(
         raise Complaint(
             "problem: wanted --example or --schema, got " + ("both" if example else "neither")
         )
-    try:
+    with as_complaint(ProblemError, prefix="--"):
         operator = operator_named(op)
-    except ProblemError as error:
-        raise Complaint(f"--{error}") from None
     found = operator.example()
     if example and found is None:
         raise Complaint(

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import (
     Benchmark,
     Isolate,
@@ -123,10 +123,8 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
         raise Complaint(
             "replay: with --record give a case id, without it a problem's JSON; not both"
         )
-    try:
+    with as_complaint(RecordError, OSError):
         recorded = read(path)
-    except (RecordError, OSError) as error:
-        raise Complaint(str(error)) from None
     if recorded.truncated:
         Console(stderr=True).print(Text(recorded.truncated))
     rows = recorded.verdicts
@@ -181,12 +179,10 @@ def _benchmark(case: ReplayedCase, limits: Limits) -> NamedBenchmark | None:
     from kdaverify.adapters.base import AdapterError
     from kdaverify.verdicts.published import benchmark_named
 
-    try:
+    with as_complaint(AdapterError, prefix="--benchmark: "):
         if case.benchmark is None:
             return None
         return benchmark_named(case.benchmark, isolate=case.isolate, limits=limits)
-    except AdapterError as error:
-        raise Complaint(f"--benchmark: {error}") from None
 
 
 def _judge(case: ReplayedCase, adapter: Adapter, benchmark: NamedBenchmark | None) -> list[Verdict]:
@@ -207,10 +203,8 @@ def _judge(case: ReplayedCase, adapter: Adapter, benchmark: NamedBenchmark | Non
 def _judge_case(judge: Judge, case: ReplayedCase) -> None:
     from kdaverify.canonical import ProblemError
 
-    try:
+    with as_complaint(ProblemError):
         judge(any_problem_from(case.problem), **case.detail)
-    except ProblemError as error:
-        raise Complaint(str(error)) from None
 
 
 def _check_property(case: ReplayedCase) -> None:

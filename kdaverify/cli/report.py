@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.gate import LedgerFolder, Records, Rules, Waivers, question_of
 from kdaverify.verdicts.decision import Decision, Ruling, heaviest
 from kdaverify.verdicts.record import RecordError
@@ -61,11 +61,8 @@ def report(
     if html is not None:
         check_html(html)
     console = Console(stderr=True)
-    try:
-        with console.status("reading the record"):
-            page = _page(records, against, question_of(rules, waivers, ledger))
-    except (RecordError, FileError, OSError) as error:
-        raise Complaint(str(error)) from None
+    with as_complaint(RecordError, FileError, OSError), console.status("reading the record"):
+        page = _page(records, against, question_of(rules, waivers, ledger))
     if html is not None:
         with console.status("writing the page"):
             written(page, html)
@@ -141,10 +138,8 @@ def written(page: Page, path: Path) -> None:
     from kdaverify.report.html.credential import CredentialError
     from kdaverify.report.html.page import write_html
 
-    try:
+    with as_complaint(OSError, CredentialError, prefix="--html: "):
         write_html(page, path)
-    except (OSError, CredentialError) as error:
-        raise Complaint(f"--html: {error}") from None
 
 
 def _page(records: list[Path], against: Path | None, question: GateCriteria) -> Page:
@@ -192,7 +187,5 @@ def _summarise(page: Page, path: Path) -> None:
     if str(path) == "-":
         print(text, end="")  # noqa: T201 # to be piped
         return
-    try:
+    with as_complaint(OSError, prefix="--markdown: "):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Complaint(f"--markdown: {error}") from None

@@ -18,8 +18,7 @@ from kdaverify.cli.report import page_of
 from kdaverify.cli.request import Request
 from kdaverify.plugin.account import COMPLETE, cut_off
 from kdaverify.plugin.session import decisions_of, judged_of, refused, session_of
-from kdaverify.report.live_failures import LiveFailures
-from kdaverify.report.progress import ProgressBar
+from kdaverify.report.progress import LiveFailures, ProgressBar
 from kdaverify.report.summary import summary, write_json
 from kdaverify.report.terminal import show
 from kdaverify.verdicts.cannot_run import CANNOT_RUN

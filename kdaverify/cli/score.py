@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import as_complaint
 from kdaverify.cli.options import DecisionFile, Processes, Record, check_processes
 from kdaverify.cli.request import Request
 from kdaverify.cli.verify import default_record
@@ -38,12 +38,10 @@ def score(
     from kdaverify.adapters.exchange.manifest import ExchangeError, read
 
     check_processes(workers)
-    try:
+    with as_complaint(ExchangeError):
         manifest = read(folder)
         with Console(stderr=True).status(f"checking {len(manifest.calls)} files in {folder}"):
             audit(folder, manifest)
-    except ExchangeError as error:
-        raise Complaint(str(error)) from None
     request = Request(
         impls=(f"offline:score={folder}",),
         profile=manifest.profile,

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.options import FoundFile
+from kdaverify.cli.complaint import Complaint, as_complaint
+from kdaverify.cli.options import FoundFile, regimes_of
 
 if TYPE_CHECKING:
     from kdaverify.operators.attention.splits.plan import SplitPlan
@@ -69,7 +69,7 @@ def splits(
     _print(plan, study, trials, apart)
     write_json(json_file, lambda: as_data(plan, study, trials, apart))
     if plot is not None:
-        from kdaverify.report.splits_plot import splits_svg
+        from kdaverify.report.plots import splits_svg
 
         plot.write_text(splits_svg(trials, study.contract.name))
     return 0 if admitted(study.declared(trials)) else 1
@@ -95,15 +95,9 @@ def _study(contract: str, regimes: str | None, keys: int, seed: int) -> SplitStu
     from kdaverify.operators.attention.problem import Dtype
     from kdaverify.operators.attention.splits.study import REGIMES, SPLITS, SplitStudy
 
-    names = REGIMES if regimes is None else tuple(regimes.split(","))
-    if strange := [name for name in names if name not in REGIMES]:
-        raise Complaint(
-            f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(REGIMES)}"
-        )
-    try:
+    names = regimes_of(regimes, REGIMES)
+    with as_complaint(ValueError, prefix="--contract: "):
         declared = attention_contract(contract)
-    except ValueError as error:
-        raise Complaint(f"--contract: {error}") from None
     if (io := declared.storage("o").name) not in get_args(Dtype):
         raise Complaint(f"--contract: wanted one of {', '.join(get_args(Dtype))}, got {io}")
     if declared.splits < SPLITS[1]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.options import Profile
+from kdaverify.cli.complaint import Complaint, as_complaint
+from kdaverify.cli.options import SEED, Profile
 from kdaverify.cli.report import MISSING
 from kdaverify.verdicts.record import RecordError
 
@@ -57,9 +56,7 @@ def survey(
         typer.Option(help="folder of findings, linked from the rejections that they are about"),
     ] = None,
     profile: Profile = "smoke",
-    kda_seed: Annotated[
-        int, typer.Option("--kda-seed", min=0, help="seed of the random problems")
-    ] = 0,
+    kda_seed: Annotated[int, SEED] = 0,
     workers: Annotated[
         str, typer.Option(help="processes of each session; auto takes every core")
     ] = "auto",
@@ -92,7 +89,10 @@ def survey(
     Exit codes: 0 written, whatever was decided; 2 harness or usage error.
     """
     _check_installed()
+    from pydantic import ValidationError
+
     from kdaverify.adapters.registry import shipped
+    from kdaverify.survey.finding import FindingError
     from kdaverify.survey.pages import write_state
     from kdaverify.survey.session import SurveyPlan, runnable
     from kdaverify.survey.session import survey as judge
@@ -101,7 +101,7 @@ def survey(
     here, not_run = runnable(shipped(), _known(impl))
     limit = math.inf if minutes is None else minutes
     plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers, limit, commit)
-    with _errors_of_files():
+    with as_complaint(RecordError, FindingError, OSError, ValidationError, prefix="survey: "):
         known = _findings(findings)
         if not pages_only:
             judge(plan, _reporter(console, plan))
@@ -119,18 +119,6 @@ def _check_installed() -> None:
         import_module("kdaverify.survey.pages")
     except ImportError:
         raise Complaint(f"survey: {MISSING}") from None
-
-
-@contextmanager
-def _errors_of_files() -> Generator[None]:
-    from pydantic import ValidationError
-
-    from kdaverify.survey.finding import FindingError
-
-    try:
-        yield
-    except (RecordError, FindingError, OSError, ValidationError) as error:
-        raise Complaint(f"survey: {error}") from None
 
 
 def _findings(folder: Path | None) -> tuple[Finding, ...]:

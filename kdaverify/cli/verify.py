@@ -13,6 +13,7 @@ import typer
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.options import (
+    SEED,
     Benchmark,
     DecisionFile,
     Impls,
@@ -25,6 +26,7 @@ from kdaverify.cli.options import (
     TimeLimit,
     check_processes,
     limits_from,
+    names_of,
 )
 from kdaverify.cli.report import Html, check_html
 from kdaverify.cli.request import Request
@@ -34,9 +36,7 @@ from kdaverify.limits import DIAGNOSIS_DEFAULT, Limits
 def verify(
     impl: Impls = None,
     profile: Profile = "smoke",
-    kda_seed: Annotated[
-        int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")
-    ] = None,
+    kda_seed: Annotated[int | None, SEED] = None,
     record: Record = None,
     json_file: DecisionFile = None,
     html: Html = None,
@@ -88,7 +88,7 @@ def verify(
     if html is not None:
         check_html(html)
     request = Request(
-        impls=tuple(dict.fromkeys(impl or ["eager"])),
+        impls=names_of(impl),
         profile=profile,
         seed=kda_seed,
         record=record or default_record(datetime.now(UTC)),

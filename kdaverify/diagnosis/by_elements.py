@@ -72,8 +72,8 @@ class _Clear:
     def of(cls, lineup: FaultComparison, right: KernelErrors) -> _Clear:
         """Math: |kernel - exact| > 8 |right - exact|."""
         kernel, masks, errors = lineup.kernel.outputs, dict[str, Tensor](), dict[str, Tensor]()
-        for name in kernel.keys() & right.outputs.keys() & lineup.yard.keys():
-            exact = lineup.yard[name].exact
+        for name in kernel.keys() & right.outputs.keys() & lineup.scales.keys():
+            exact = lineup.scales[name].exact
             error = (kernel[name] - exact).abs()
             masks[name] = error > CLEAR * (right.outputs[name] - exact).abs()
             errors[name] = error[masks[name]]

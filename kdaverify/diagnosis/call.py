@@ -13,14 +13,14 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.causality import before, prefix, with_hostile_tokens
 from kdaverify.checks.execute import execute
+from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.gradients import handed, run_backward
-from kdaverify.checks.options import implementation_of
 from kdaverify.checks.packing import arranged
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed
 from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.tolerances import Yardstick, scale
+from kdaverify.diagnosis.tolerances import Tolerances, scale
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DiagnosedCall:
             adapter, self.problem.id, lambda: defined(self._call(adapter, inputs), masks)
         )
 
-    def yardstick(self) -> Yardstick:
+    def tolerances(self) -> Tolerances:
         held = self._standard(self.judged.received(self.problem.inputs()))
         io = FORMATS[self.problem.dtype]
         exact = defined(

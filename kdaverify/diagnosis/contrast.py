@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.near_miss import CLEAR
+from kdaverify.checks.borderline import CLEAR
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES, plain_call

@@ -233,7 +233,7 @@ def _named(
         left = separate(adapter, first, kept, until=max(until, time.monotonic() + least))
     else:
         left = tuple(kept)
-    poor = not fits and wrong_elements(lineup.kernel, lineup.yard) < MANY
+    poor = not fits and wrong_elements(lineup.kernel, lineup.scales) < MANY
     others = [] if poor else [match for match in matches if not match.indistinguishable]
     return Diagnosis(
         smallest,
@@ -273,7 +273,7 @@ def _where(adapter: Adapter, lineup: FaultComparison, first: PropertyCase, chunk
     if not operator.staged or operator.cost(first.problem) > LARGEST:
         return ""
     shown = lineup if first == lineup.question else FaultComparison(first, adapter)
-    return traces(shown.kernel, shown.yard, first.problem, max(chunk_size, 1))
+    return traces(shown.kernel, shown.scales, first.problem, max(chunk_size, 1))
 
 
 def wrong_stage(adapter: Adapter, found: Diagnosis, first: PropertyCase) -> Location | None:

@@ -11,7 +11,7 @@ from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
 from kdaverify.diagnosis.suspects import Suspect, declared
-from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fit
+from kdaverify.diagnosis.tolerances import APART, Fit, Tolerances, comparable, fit
 
 SHARE: Final = 0.25
 """Largest share of the error that a suspect may leave unexplained, where the rest is within the
@@ -50,7 +50,7 @@ class FaultComparison:
         self.question, self.judged = question, judged
         self.bench: DiagnosisCase = bench(question, judged)
         self.kernel: KernelErrors = self.bench.answer(judged)
-        self.yard: Yardstick = self.bench.yardstick()
+        self.scales: Tolerances = self.bench.tolerances()
 
     @property
     def repeats(self) -> bool:
@@ -60,32 +60,31 @@ class FaultComparison:
     @property
     def wrong(self) -> bool:
         """Whether any output is over its tolerance."""
-        exact = KernelErrors(
-            {name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs}
-        )
+        own = self.kernel.outputs
+        exact = KernelErrors({name: x.exact for name, x in self.scales.items() if name in own})
         return (
-            self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
+            self.kernel.failed is not None or fit(self.kernel, exact, self.scales).noise * APART > 1
         )
 
     @property
     def comparable(self) -> bool:
         """Whether enough of the outputs is finite to be compared with those of suspects."""
-        return comparable(self.kernel, self.yard)
+        return comparable(self.kernel, self.scales)
 
     @property
     def unwritten(self) -> tuple[str, ...]:
         """The wrong outputs whose whole error comes from memory that was never written."""
-        return _unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
+        return _unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.scales)
 
     def match(self, suspect: Suspect) -> Match:
         """How near a suspect comes; its noise limit includes a change of arithmetic."""
         answer = self.answer(suspect)
-        found = fit(self.kernel, answer, self.yard)
+        found = fit(self.kernel, answer, self.scales)
         if found.distance <= SHARE and 1 < found.noise < float("inf"):
-            found = fit(self.kernel, answer, self.yard, twin=self.answer(suspect, twin=True))
+            found = fit(self.kernel, answer, self.scales, twin=self.answer(suspect, twin=True))
         near = found.distance <= SHARE
         return Match(
-            suspect, found, shows=near and fit(answer, self.right(suspect), self.yard).noise > 1
+            suspect, found, shows=near and fit(answer, self.right(suspect), self.scales).noise > 1
         )
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
@@ -105,7 +104,7 @@ class FaultComparison:
 
 
 def _unwritten(
-    kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick
+    kernel: KernelErrors, call: Callable[[], KernelErrors], scales: Tolerances
 ) -> tuple[str, ...]:
     """The wrong outputs if all their wrong elements come from unwritten memory, else ().
 
@@ -121,7 +120,7 @@ def _unwritten(
     if poisoned.outputs.keys() != kernel.outputs.keys():
         return ()
     found = list[str]()
-    for name, scale in yard.items():
+    for name, scale in scales.items():
         if name not in kernel.outputs:
             continue
         mine, marked, exact = (

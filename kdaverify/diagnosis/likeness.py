@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.tolerances import APART, Yardstick
+from kdaverify.diagnosis.tolerances import APART, Tolerances
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Likeness:
 
 
 def likenesses(
-    kernel: KernelErrors, candidates: Mapping[str, Tensor], yard: Yardstick
+    kernel: KernelErrors, candidates: Mapping[str, Tensor], scales: Tolerances
 ) -> list[Likeness]:
     """Each candidate beside the kernel; infinitely far where one of the two is not finite.
 
@@ -43,7 +43,7 @@ def likenesses(
     number = max((len(found) for found in candidates.values()), default=0)
     apart, mixed, noise = (torch.zeros(number, dtype=torch.float64) for _ in range(3))
     effect = 0.0
-    for name, reported in yard.items():
+    for name, reported in scales.items():
         if name not in kernel.outputs or not reported.exact.numel():
             continue
         mine = kernel.outputs[name].flatten()
@@ -69,11 +69,11 @@ def _or_far(x: float) -> float:
     return math.inf if math.isnan(x) else x
 
 
-def wrong_elements(kernel: KernelErrors, yard: Yardstick) -> int:
+def wrong_elements(kernel: KernelErrors, scales: Tolerances) -> int:
     """Elements that no conforming kernel has."""
     wrong = (
         ~((kernel.outputs[name] - reported.exact).abs() <= APART * reported.largest)
-        for name, reported in yard.items()
+        for name, reported in scales.items()
         if name in kernel.outputs
     )
     return sum(int(found.sum()) for found in wrong)

@@ -76,7 +76,7 @@ def _reports(kernel: KernelErrors) -> bool:
 def _same(lineup: FaultComparison, old: Match) -> Match | None:
     """The match with what this input adds to it; None where the mistake is another."""
     answer = lineup.answer(old.suspect)
-    found = fit(lineup.kernel, answer, lineup.yard)
+    found = fit(lineup.kernel, answer, lineup.scales)
     if found.noise > 1:
         return None
     before = 0.0 if old.fit is FAR else old.fit.noise

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.resume import row_call
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.tolerances import Yardstick
+from kdaverify.diagnosis.tolerances import Tolerances
 from kdaverify.operator import operator_of
 
 
@@ -29,7 +29,7 @@ class DiagnosisCase(Protocol):
         """What a kernel answers; what it does wrong is its answer."""
         ...
 
-    def yardstick(self) -> Yardstick:
+    def tolerances(self) -> Tolerances:
         """The exact outputs, and the tolerance of conforming kernels.
 
         Raises:

@@ -17,7 +17,7 @@ from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
 from kdaverify.diagnosis.suspects import Suspect, declared, races
-from kdaverify.diagnosis.tolerances import APART, Yardstick, fit
+from kdaverify.diagnosis.tolerances import APART, Tolerances, fit
 from kdaverify.diagnosis.traces import traces
 from kdaverify.diagnosis.words import DIFFERS, NONFINITE_AS, OR, SAME_AS
 from kdaverify.operator import operator_of
@@ -113,10 +113,10 @@ def differing(question: PropertyCase, judged: Adapter) -> tuple[str, ...]:
     return () if found is None else found.outputs
 
 
-def wrong(result: KernelErrors, yard: Yardstick) -> bool:
+def wrong(result: KernelErrors, scales: Tolerances) -> bool:
     """Whether any output of a result is over its tolerance."""
-    exact = {name: scale.exact for name, scale in yard.items() if name in result.outputs}
-    return result.failed is not None or fit(result, KernelErrors(exact), yard).noise * APART > 1
+    exact = {name: scale.exact for name, scale in scales.items() if name in result.outputs}
+    return result.failed is not None or fit(result, KernelErrors(exact), scales).noise * APART > 1
 
 
 def examined(question: PropertyCase, judged: Adapter, *, calls: float, until: float) -> Race | None:
@@ -133,7 +133,7 @@ def examined(question: PropertyCase, judged: Adapter, *, calls: float, until: fl
     if found is None:
         return None
     try:
-        looked_at = _Results(question, judged, tested, tested.yardstick(), found)
+        looked_at = _Results(question, judged, tested, tested.tolerances(), found)
     except (ContractOverflow, UncertifiedError):
         return replace(found, said=found.counts)
     now = time.monotonic()
@@ -150,32 +150,32 @@ class _Results:
     question: PropertyCase
     judged: Adapter
     tested: DiagnosisCase
-    yard: Yardstick
+    scales: Tolerances
     found: Race
 
     @property
     def right(self) -> bool:
-        return not wrong(self.found.usual, self.yard)
+        return not wrong(self.found.usual, self.scales)
 
     @property
     def wrong(self) -> list[KernelErrors]:
         """Results that are wrong."""
-        return [result for result, _ in self.found.results if wrong(result, self.yard)]
+        return [result for result, _ in self.found.results if wrong(result, self.scales)]
 
     @property
     def where(self) -> str:
         """What part of the outputs differs from the most frequent result."""
         usual, others = self.found.usual, [result for result, _ in self.found.results[1:]]
-        other = next((result for result in others if wrong(result, self.yard)), others[0])
+        other = next((result for result in others if wrong(result, self.scales)), others[0])
         if not operator_of(self.question.problem).staged or other.failed is not usual.failed:
             return ""
-        yard = {
+        scales = {
             name: replace(scale, exact=usual.outputs[name])
-            for name, scale in self.yard.items()
+            for name, scale in self.scales.items()
             if name in usual.outputs
         }
         size = max(self.judged.operator.chunk_size(declared(self.question, self.judged)), 1)
-        return traces(other, yard, self.question.problem, size)
+        return traces(other, scales, self.question.problem, size)
 
     def known(self, until: float) -> str:
         """The known races that give most of the wrong results, too.
@@ -209,11 +209,11 @@ class _Results:
             if not left or (number == RUNS and not struck):
                 break
             answer = self.tested.answer(run.adapter(contract))
-            if not wrong(answer, self.yard):
+            if not wrong(answer, self.scales):
                 continue
             struck = True
             for result in [*left]:
-                found = fit(result, answer, self.yard)
+                found = fit(result, answer, self.scales)
                 if found.noise <= 1 and (found.distance <= SHARE or not isfinite(found.distance)):
                     counts[not isfinite(found.distance)] += 1
                     left = [other for other in left if other is not result]

@@ -187,9 +187,9 @@ class _PlainCalls:
         cases = PropertyCase(row.property, problem, row.detail), PropertyCase(FORWARD, problem)
         try:
             derived, plain = (bench(case, self.adapter) for case in cases)
-            own, yard = derived.answer(self.adapter), derived.yardstick()
+            own, scales = derived.answer(self.adapter), derived.tolerances()
             leading = _leading(plain.answer(self.adapter), own)
-            return fit(own, leading, yard).noise <= 1
+            return fit(own, leading, scales).noise <= 1
         except (ContractOverflow, UncertifiedError, NotImplementedError):
             return False
 

@@ -25,8 +25,8 @@ from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.diagnosis.second_bug import second_bug
 from kdaverify.diagnosis.words import DIFFERS, FITS, PERHAPS, known_bugs
-from kdaverify.one_core import use_one_core
 from kdaverify.operator import cost_of, problem_from_json
+from kdaverify.process import use_one_core
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.options import implementation_of
+from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.faults.catalogue import FAULTS

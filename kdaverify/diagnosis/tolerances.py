@@ -60,12 +60,16 @@ class Fit:
     noise: float
 
 
-Yardstick = dict[str, Scale]
+Tolerances = dict[str, Scale]
 FAR: Final = Fit(float("inf"), float("inf"))
 
 
 def fit(
-    kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: KernelErrors | None = None
+    kernel: KernelErrors,
+    other: KernelErrors,
+    scales: Tolerances,
+    *,
+    twin: KernelErrors | None = None,
 ) -> Fit:
     """How near `other` comes to the kernel.
 
@@ -86,8 +90,8 @@ def fit(
     if kernel.outputs.keys() != other.outputs.keys():
         return FAR
     twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
-    apart, effect, noise, lost, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
-    for name, reported in yard.items():
+    apart, effect, noise, nonfinite, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
+    for name, reported in scales.items():
         if name not in kernel.outputs:
             continue
         mine, theirs, exact = (
@@ -95,35 +99,42 @@ def fit(
         )
         here, there = mine.isfinite(), theirs.isfinite()
         both = here & there
-        lost = lost + int((~both).sum())
+        nonfinite = nonfinite + int((~both).sum())
         unequal = unequal + int((here ^ there).sum())
         compared = compared + int(both.sum())
         difference = (mine - theirs)[both]
         apart += (rms(difference) / reported.rms) ** 2
         effect += (rms((mine - exact)[here]) / reported.rms) ** 2
-        for size, allowed in ((rms, reported.rms), (_largest, reported.largest)):
-            more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
-            if twin is None:
-                spread = 0.0
-            else:
-                spread = size(
-                    (theirs - reported.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0)
-                )
-            noise = max(noise, size(difference) / max(allowed * more, spread))
+        if twin is None:
+            between = difference.new_zeros(1)
+        else:
+            between = (theirs - reported.counted(twin.outputs[name]))[both].nan_to_num(0, 0, 0)
+        noise = max(noise, _noise(reported, difference, theirs[both], exact[both], between))
     noise = float("inf") if unequal else noise / APART
-    if lost and (effect < CLEAR**2 or compared < FINITE * (compared + lost)):
+    if nonfinite and (effect < CLEAR**2 or compared < FINITE * (compared + nonfinite)):
         return Fit(float("inf"), noise)
     distance = (apart / effect) ** 0.5 if effect else (0.0 if not apart else float("inf"))
-    return Fit(max(distance, unequal / lost if lost else 0.0), noise)
+    return Fit(max(distance, unequal / nonfinite if nonfinite else 0.0), noise)
 
 
-def comparable(kernel: KernelErrors, yard: Yardstick) -> bool:
+def _noise(
+    scale: Scale, difference: Tensor, theirs: Tensor, exact: Tensor, between: Tensor
+) -> float:
+    """A difference in units of the tolerance, or of what lies between twins where that is more."""
+    found = 0.0
+    for size, allowed in ((rms, scale.rms), (_largest, scale.largest)):
+        more = max(1.0, _ratio(size(theirs), size(exact)))
+        found = max(found, size(difference) / max(allowed * more, size(between)))
+    return found
+
+
+def comparable(kernel: KernelErrors, scales: Tolerances) -> bool:
     """Whether the finite elements of an answer show what is wrong with it."""
     exact = {
-        name: yard[name].exact if name in yard else tensor
+        name: scales[name].exact if name in scales else tensor
         for name, tensor in kernel.outputs.items()
     }
-    return kernel.failed is not None or fit(kernel, KernelErrors(exact), yard).distance < float(
+    return kernel.failed is not None or fit(kernel, KernelErrors(exact), scales).distance < float(
         "inf"
     )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.tolerances import APART, Yardstick
+from kdaverify.diagnosis.tolerances import APART, Tolerances
 from kdaverify.operator import operator_of
 
 SOME = 0.5
@@ -17,21 +17,21 @@ SOME = 0.5
 reporting."""
 
 
-def traces(kernel: KernelErrors, yard: Yardstick, problem: Any, chunk_size: int) -> str:
+def traces(kernel: KernelErrors, scales: Tolerances, problem: Any, chunk_size: int) -> str:
     """A clause for every output that is wrong in a part of itself; "" for all or nothing.
 
     Args:
         problem: that of the outputs; properties of parts of them report nothing.
     """
-    reported = [f"{name}: {clause}" for name, clause in _clauses(kernel, yard, problem, chunk_size)]
-    return "; ".join(reported)
+    clauses = _clauses(kernel, scales, problem, chunk_size)
+    return "; ".join(f"{name}: {clause}" for name, clause in clauses)
 
 
 def _clauses(
-    kernel: KernelErrors, yard: Yardstick, problem: Any, chunk_size: int
+    kernel: KernelErrors, scales: Tolerances, problem: Any, chunk_size: int
 ) -> Iterator[tuple[str, str]]:
     signature = operator_of(problem).signature
-    for name, scale in yard.items():
+    for name, scale in scales.items():
         found = kernel.outputs.get(name)
         # tokens and heads
         if (

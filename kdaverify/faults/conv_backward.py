@@ -11,20 +11,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, with_gradient, with_gradients
 from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, silu
-
-
-class Repeated(torch.autograd.Function):
-    """Weights of a pack: their gradient is summed over rows that nobody wrote."""
-
-    @staticmethod
-    def forward(_: Any, w: Tensor) -> Tensor:
-        return w.clone()
-
-    @staticmethod
-    def backward(_: Any, dw: Tensor) -> Tensor:
-        return dw + 0.125
 
 
 @dataclass(frozen=True)
@@ -33,7 +21,9 @@ class UnwrittenRows(Parts):
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Result:
         packed = rest[1] is not None
-        return Parts.__call__(self, x, Repeated.apply(weight) if packed else weight, bias, *rest)
+        # 1/8: what the rows hold that nobody wrote
+        own = with_gradient(lambda dw: dw + 0.125, weight) if packed else weight
+        return Parts.__call__(self, x, own, bias, *rest)
 
 
 class OfBoth(torch.autograd.Function):
@@ -82,19 +72,6 @@ class ByStridesOfTheGradient(torch.autograd.Function):
         return dy * (s + read * s * (1 - s))
 
 
-class AlsoFor(torch.autograd.Function):
-    """y, whose gradient the graph of another y gets as well, as it lies in memory."""
-
-    @staticmethod
-    def forward(_: Any, y: Tensor, other: Tensor) -> Tensor:
-        del other
-        return y.clone()
-
-    @staticmethod
-    def backward(_: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        return dy, dy
-
-
 @dataclass(frozen=True)
 class StridesOfTheGradient(Parts):
     """The gradient of a state is by a kernel that misreads z's strides as the gradient's."""
@@ -108,7 +85,8 @@ class StridesOfTheGradient(Parts):
         misread = self.replaced(act=lambda z, _: ByStridesOfTheGradient.apply(z))
         of_state, _ = Parts.__call__(misread, *others, *options)
         of_others, _ = Parts.__call__(self, x, weight, bias, state.detach(), cu, act)
-        return AlsoFor.apply(of_others, of_state), states
+        # the graph of the other y gets the same gradient, as it lies in memory
+        return with_gradients(lambda dy, _: (dy, dy), of_others, of_state)[0], states
 
 
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)

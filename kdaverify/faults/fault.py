@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
+from torch import Tensor
 
 from kdaverify.problems import DTYPES
 
@@ -38,6 +40,37 @@ class Setting:
 
     strength: float
     random: torch.Generator
+
+
+class _Altered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, change: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Any:
+        ctx.change = change
+        return tuple(tensor.clone() for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        return None, *ctx.change(*given)
+
+
+def with_gradients(change: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copies of the tensors, whose gradients `change` makes of those of the copies."""
+    altered: Any = _Altered  # autograd.Function has no types
+    return altered.apply(change, *tensors)
+
+
+def with_gradient(change: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """A copy of one tensor, likewise."""
+
+    def of_one(given: Tensor) -> tuple[Tensor]:
+        return (change(given),)
+
+    return with_gradients(of_one, tensor)[0]
+
+
+def summed(*given: Tensor) -> Sequence[Tensor]:
+    """The sum of all gradients for each."""
+    return [functools.reduce(torch.add, given)] * len(given)
 
 
 Make = Callable[[Setting], Any]

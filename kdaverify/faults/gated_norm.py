@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import kernel
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, with_gradients
 
 EVERY: Final = ("fp32", "bf16", "fp16")
 Norm = Callable[[Tensor, Tensor, Tensor, float, str], Tensor]
@@ -34,19 +34,6 @@ def by_division(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tenso
     return act(z, name) * (w * (x / torch.sqrt((x * x).sum(-1, keepdim=True) / x.shape[-1] + eps)))
 
 
-class Crossed(torch.autograd.Function):
-    """The gradient of the gate is that of x."""
-
-    @staticmethod
-    def forward(_: Any, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        return x.clone(), z.clone()
-
-    @staticmethod
-    def backward(_: Any, dx: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        del dz
-        return dx, dx
-
-
 class Renormed(torch.autograd.Function):
     """The backward takes the normalised rows for the rows."""
 
@@ -66,7 +53,7 @@ class Renormed(torch.autograd.Function):
 
 
 def crossed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
-    x, z = Crossed.apply(x, z)
+    x, z = with_gradients(lambda dx, _: (dx, dx), x, z)
     return right(x, z, w, eps, name)
 
 

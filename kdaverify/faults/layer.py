@@ -67,16 +67,7 @@ def narrowed(hidden: Tensor) -> Tensor:
 
 
 FAULTS: Final = (
-    Fault(
-        "LAYER-fp64",
-        "float64 is computed in fp32",
-        "class: hidden casts",
-        "C",
-        "hidden of float64",
-        ("out",),
-        lambda _: narrowed,
-        "layer",
-        dtypes=EVERY,
-        operator="layer",
-    ),
-)
+    Fault("LAYER-fp64", "float64 is computed in fp32", "class: hidden casts", "C",
+          "hidden of float64", ("out",), lambda _: narrowed, "layer", dtypes=EVERY,
+          operator="layer"),
+)  # fmt: skip

@@ -160,36 +160,20 @@ def caught_up(cache: Any) -> Cache:
 RIGHT: Final = CachedLayer()
 _layer = partial(Fault, kind="B", stage="layer", dtypes=EVERY, operator="layer")
 FAULTS: Final = (
-    _layer(
-        id="LAYER-idle",
-        title="the window of a row that is all padding in a call is cleared",
-        reference="class: rows without tokens",
-        trigger="a call with a cache in which a row is all padding",
-        outputs=("out",),
-        patch=lambda _: replace(RIGHT, left=emptied_where_idle),
-    ),
-    _layer(
-        id="LAYER-pack",
-        title="a sequence shorter than the window leaves it to the next",
-        reference="class: short sequences of packs",
-        trigger="a pack with a sequence of fewer than W - 1 tokens before another",
-        outputs=("out",),
-        patch=lambda _: replace(RIGHT, following=leaking),
-    ),
-    _layer(
-        id="LAYER-pool",
-        title="caches are buffers of the layer, by rows and format",
-        reference="class: several caches",
-        trigger="two sequences with a cache each, called in turns",
-        outputs=("out",),
-        patch=lambda _: pooled(),
-    ),
-    _layer(
-        id="LAYER-orders",
-        title="an order waits for the next call, and a second one replaces it",
-        reference="class: several orders",
-        trigger="two orders without a call between",
-        outputs=("out",),
-        patch=lambda _: replace(RIGHT, taken=caught_up, reordered=waiting),
-    ),
-)
+    _layer(id="LAYER-idle", title="the window of a row that is all padding in a call is cleared",
+           reference="class: rows without tokens",
+           trigger="a call with a cache in which a row is all padding", outputs=("out",),
+           patch=lambda _: replace(RIGHT, left=emptied_where_idle)),
+    _layer(id="LAYER-pack", title="a sequence shorter than the window leaves it to the next",
+           reference="class: short sequences of packs",
+           trigger="a pack with a sequence of fewer than W - 1 tokens before another",
+           outputs=("out",), patch=lambda _: replace(RIGHT, following=leaking)),
+    _layer(id="LAYER-pool", title="caches are buffers of the layer, by rows and format",
+           reference="class: several caches",
+           trigger="two sequences with a cache each, called in turns", outputs=("out",),
+           patch=lambda _: pooled()),
+    _layer(id="LAYER-orders",
+           title="an order waits for the next call, and a second one replaces it",
+           reference="class: several orders", trigger="two orders without a call between",
+           outputs=("out",), patch=lambda _: replace(RIGHT, taken=caught_up, reordered=waiting)),
+)  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
-from kdaverify.checks.near_miss import RetestFinding
-from kdaverify.checks.options import implementation_of
+from kdaverify.checks.borderline import RetestFinding
+from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.status import Status
 from kdaverify.kills.known_faults import KnownFault
 from kdaverify.operator import problem_from_json

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 from kdaverify.kills.ladder import Unfinished, descend, whole
 from kdaverify.kills.rows import EVERY, ConformingRow, FaultRow
-from kdaverify.parent import follow_parent
+from kdaverify.process import follow_parent
 
 PRELOADED = ("torch", "kdaverify.kills.ladder", "kdaverify.cli.run")
 

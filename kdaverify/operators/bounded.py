@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, is_interpreted, is_slow, values_of
-from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference
+from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference, precision_of
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
@@ -27,6 +27,7 @@ from oracles.pointwise.rounding import RoundingError
 if TYPE_CHECKING:
     from kdaverify.diagnosis.question import PropertyCase
 
+P = TypeVar("P")
 BESIDE_ONE: Final = "sigmoid beside 1"
 CASTS: Final = "gradients of each use of an input"
 PARTIALS: Final = "partial sums of gradients of parameters"
@@ -52,6 +53,29 @@ def gate_freedoms(io: Format) -> Mapping[str, tuple[str, Format]]:
         "partials": (PARTIALS, io),
         "casts": (CASTS, io),
     }
+
+
+def storing(io: Format, tensors: Mapping[str, dict[str, Format]]) -> dict[str, StorageContract]:
+    """Contracts of fp32 sums by name, with the formats of what is stored on the way."""
+    return {
+        name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], stored)
+        for name, stored in tensors.items()
+    }
+
+
+def counted_as(
+    precision: Callable[..., P], contract: StorageContract, io: Format, on_the_way: Sequence[str]
+) -> P:
+    """How precise a kernel of the contract is.
+
+    Args:
+        precision: takes that of sums, of what is returned, and of each tensor on the way, None for
+            one that is not stored.
+        on_the_way: names of those tensors.
+    """
+    formats = [contract.accumulate, io, *(contract.tensors.get(name) for name in on_the_way)]
+    stored = (None if fmt is None else precision_of(fmt) for fmt in formats)
+    return precision(*stored, beside_one=BESIDE_ONE in contract.tensors)
 
 
 def _is_within(found: Tensor, value: Tensor, error: RoundingError) -> bool:

@@ -1,12 +1,14 @@
-"""Sizes of problems: columns of records, and what is tried for a smaller problem."""
+"""Sizes of problems: columns of records, panels, and what is tried for a smaller problem."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+Fields = Mapping[str, dict[str, Any]]
 WIDTHS: Final = (1, 2, 4, 8, 16, 32)
 
 
@@ -39,6 +41,16 @@ def sizes_of(problem: str) -> dict[str, int]:
         lengths = tested.get("lengths")
         found["N"] = found["B"] if lengths is None else len(lengths)
     return found
+
+
+def panel_of(kind: Any, dtype: str, profile: str, smoke: Fields, more: Fields) -> dict[str, Any]:
+    """Problems of a kind by name, in one format.
+
+    Args:
+        smoke, more: their fields by name: of every profile, and of those beyond smoke.
+    """
+    chosen = smoke if profile == "smoke" else {**smoke, **more}
+    return {name: kind(dtype=dtype, **fields) for name, fields in chosen.items()}
 
 
 def below(size: int, choices: tuple[int, ...]) -> list[int]:

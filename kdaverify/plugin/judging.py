@@ -12,13 +12,13 @@ import pytest
 
 from kdaverify.checks.status import Status
 from kdaverify.internals import parameters_of
-from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
 from kdaverify.plugin.collect import fix_draws, subject_of
 from kdaverify.plugin.crashes import crash_files, present, unrepeated
 from kdaverify.plugin.localising import localised
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.suite_files import property_of
+from kdaverify.process import use_one_core
 from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:

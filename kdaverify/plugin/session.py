@@ -13,12 +13,12 @@ import pytest
 
 from kdaverify.foreign_warnings import foreign_warnings
 from kdaverify.limits import Limits, diagnosis_seconds
-from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
 from kdaverify.plugin.crashes import crash_files, end_crash_files, present
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject, end_workers, limits_of, subjects
+from kdaverify.process import use_one_core
 from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.code_identity import CodeIdentity, identity_of
 from kdaverify.verdicts.decision import Decision, Ruling, decide

@@ -32,20 +32,9 @@ FAR: Final = {**dict.fromkeys(("fp64", "fp32", "bf16"), (-45, 20)), "fp16": (-8,
 passed at 2^-25, which is 3e-8."""
 
 OVERFLOWING: Final = Problem(
-    B=1,
-    T=70,
-    H=1,
-    HV=1,
-    K=8,
-    V=8,
-    dtype="fp16",
-    gate="spread",
-    key="random",
-    beta="uniform",
-    state="random",
-    value="large",
-    seed=2,
-)
+    B=1, T=70, H=1, HV=1, K=8, V=8, dtype="fp16", gate="spread", key="random", beta="uniform",
+    state="random", value="large", seed=2,
+)  # fmt: skip
 """Values of 2^6: under a loss times 2^OVERFLOWING_EXPONENT some gradients exceed 65504, the largest
 number of fp16, and dv and dS_0 fit.
 

@@ -8,20 +8,9 @@ from kdaverify.problems.problem import Problem
 from kdaverify.problems.regimes import REGIMES
 
 EXAMPLE: Final = Problem(
-    B=1,
-    T=65,
-    H=2,
-    HV=4,
-    K=32,
-    V=32,
-    dtype="bf16",
-    gate="mild",
-    key="random",
-    beta="uniform",
-    state="random",
-    value="normal",
-    seed=1,
-)
+    B=1, T=65, H=2, HV=4, K=32, V=32, dtype="bf16", gate="mild", key="random", beta="uniform",
+    state="random", value="normal", seed=1,
+)  # fmt: skip
 """One token more than a chunk of 64, two value heads for each key head."""
 ABOUT: Final = {
     "op": "the operator",

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from kdaverify.checks.grade import MEANING
+from kdaverify.checks.status import MEANING
 from kdaverify.verdicts.decision import Decision
 from kdaverify.verdicts.verdict import Verdict
 

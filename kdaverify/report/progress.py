@@ -1,15 +1,23 @@
-"""Live progress of a session: tests, failures, time; a pytest plugin fed by reports."""
+"""Live progress of a session: tests, failures, time, and a line for the first failure of each kind;
+pytest plugins fed by reports.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Final
 
 import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kdaverify.report.plain import reported
+from kdaverify.verdicts.verdict import Verdict
+
 # Lines in a log that is no terminal: enough to see that it lives.
 LOG_LINES = 4
+MOST: Final = 12
+"""Failures shown: the terminal summary reports later kinds, once it is known which are the same."""
 
 
 class ProgressBar:
@@ -68,3 +76,30 @@ class ProgressBar:
                 f"{self._done} of {self._total} tests {self._said}, {len(self._failed)} failing",
                 highlight=False,
             )
+
+
+class LiveFailures:
+    """Prints the first failing verdict of each property and status."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._started = console, time.monotonic()
+        self._seen: set[tuple[str, str, str]] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        part = getattr(report, "kdaverify", None)
+        rows = (
+            [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
+        )
+        for verdict in rows:
+            kind = verdict.implementation, verdict.property, verdict.status.value
+            if verdict.status.rejects and kind not in self._seen and len(self._seen) < MOST:
+                self._seen.add(kind)
+                self._show(verdict)
+
+    def _show(self, verdict: Verdict) -> None:
+        seconds = time.monotonic() - self._started
+        line = (
+            f"{seconds:4.0f} s  {verdict.implementation}: {verdict.property} {verdict.status} "
+            f" {verdict.headline().removeprefix(f'{verdict.property}: ')}"
+        )
+        self._console.print(reported(line, "red"), soft_wrap=True, highlight=False)

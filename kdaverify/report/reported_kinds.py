@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from kdaverify.checks.near_miss import NEAR
+from kdaverify.checks.borderline import NEAR
 from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.diagnosis.words import DIFFERS, FITS, NOTHING_FAILS, PERHAPS, further, known_bugs
 from kdaverify.verdicts.verdict import Verdict

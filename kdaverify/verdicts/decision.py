@@ -30,8 +30,8 @@ class Ruling(StrEnum):
         return {Ruling.ACCEPT: 0, Ruling.REJECT: 1, Ruling.ERROR: 2, Ruling.INSUFFICIENT: 3}[self]
 
 
-# Heaviest first: a harness that broke is no evidence, a wrong kernel outweighs what was left
-# unasked.
+# Heaviest first: a harness that broke is no evidence, a wrong kernel outweighs what was not
+# tested.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 
 

@@ -114,7 +114,7 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
             *(one.implementation for account in accounts for one in account.expected),
         }
     )
-    strangers = tuple(lost(waiver) for waiver in question.waivers if waiver.impl not in names)
+    others = tuple(lost(waiver) for waiver in question.waivers if waiver.impl not in names)
     found: list[Gated] = []
     for name in names:
         own = rows.filter(pl.col("implementation") == name).with_row_index("number")
@@ -131,7 +131,7 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
                 question,
                 gaps=unfinished(_about(name, tables, read)),
                 versions=versions.get(name, ()),
-                strangers=strangers,
+                others=others,
             )
         )
     return found
@@ -145,13 +145,13 @@ def _one(
     *,
     gaps: Sequence[str],
     versions: Sequence[str],
-    strangers: tuple[Held, ...],
+    others: tuple[Held, ...],
 ) -> Gated:
     pl = polars("the gate")
     named = question.rules or _rules_of(accounts)
     rules, expected = rules_named(named), _expected(name, accounts)
     own = [waiver for waiver in question.waivers if waiver.impl == name]
-    waived = apply(rows, own, question.today).beside(strangers)
+    waived = apply(rows, own, question.today).beside(others)
     counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
     held = Against() if question.ledger is None else question.ledger.against(name, rows)
     judged = _judged(name, accounts)

@@ -11,7 +11,7 @@ from typing import Any
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.canonical import Canonical
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.options import implementation_of
+from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
 from kdaverify.operator import operator_of

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding, is_near
+from kdaverify.checks.borderline import SETTLED, Recheck, RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.recheck import LARGEST, THERE_AND_BACK, recheck, undecided

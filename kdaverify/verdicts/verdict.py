@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kdaverify.checks.grade import Grade
+from kdaverify.checks.borderline import CLEAR, SETTLED, Recheck
 from kdaverify.checks.location import NoStage
-from kdaverify.checks.near_miss import CLEAR, SETTLED, Recheck
-from kdaverify.checks.status import RuleOutcome, Status
+from kdaverify.checks.status import Grade, RuleOutcome, Status
 from kdaverify.operators.sizes import RecordedSizes, sizes_of
 
 SCHEMA = 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kdaverify.checks.gradcheck import ORDERS
 from kdaverify.problems import problems
-from kdaverify.problems.tiny import INSIDE, TINY
+from kdaverify.problems.strategies import INSIDE, TINY
 from kdaverify.verdicts.judge import Judge
 
 

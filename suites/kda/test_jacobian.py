@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kdaverify.checks.jacobian import most_rows, rows
 from kdaverify.problems import problems
-from kdaverify.problems.tiny import TINIEST
+from kdaverify.problems.strategies import TINIEST
 from kdaverify.verdicts.judge import Judge
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdaverify.adapters.fitting import fitted
-from kdaverify.checks.options import variant_of
+from kdaverify.checks.forward import variant_of
 from kdaverify.problems import Bounds, Problem, problems
 from kdaverify.problems.drift_probes import MEASURED
 from kdaverify.problems.probes import PROBES

@@ -14,8 +14,7 @@ from kdaverify.adapters import AdapterError, kernel
 from kdaverify.adapters.base import NOTHING_YET
 from kdaverify.adapters.kernel_adapter import WITHOUT_SCALE, KernelAdapter
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.checks.forward import forward
-from kdaverify.checks.options import options
+from kdaverify.checks.forward import forward, options
 from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence

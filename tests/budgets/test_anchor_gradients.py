@@ -23,7 +23,7 @@ from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.hosts import host_of
 from kdaverify.problems import Problem
 from kdaverify.problems.cotangents import cotangents
-from oracles.finite import is_finite
+from oracles.arithmetic import is_finite
 
 BLOCK: Final = 16
 NAME: Final = "chunk16-fp32-anchored[anchor:middle]"

@@ -18,8 +18,8 @@ from kdaverify.checks.mailboxes.memory import Memory
 from kdaverify.checks.mailboxes.own_check import ALLOWED, own_check
 from kdaverify.checks.mailboxes.proposals import JUDGEMENTS, judge
 from kdaverify.checks.mailboxes.search import Study
-from kdaverify.report.front_plot import front_svg
 from kdaverify.report.mailboxes import as_data
+from kdaverify.report.plots import front_svg
 
 BF16, CONTRACT = FORMATS["bf16"], contract_from_name("chunk64-bf16")
 

@@ -82,7 +82,7 @@ def test_a_state_in_fp32_is_judged_where_o_overflows_fp16(factor: float, status:
 
 def test_the_diagnosis_compares_the_outputs_that_are_judged() -> None:
     question = PropertyCase("gradients", PROBLEM, {"of": "both", "exponent": EXPONENT})
-    assert {*DiagnosedCall(question, find("eager"), PROBLEM).yardstick()} == CHUNK.judged
+    assert {*DiagnosedCall(question, find("eager"), PROBLEM).tolerances()} == CHUNK.judged
 
 
 def test_a_call_in_which_every_output_overflows_concludes_nothing() -> None:

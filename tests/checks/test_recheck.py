@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from kdaverify.checks.borderline import RetestFinding, is_near
 from kdaverify.checks.compare import Comparison, grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, recheck, seeds_of
 from kdaverify.checks.status import Status
@@ -146,7 +146,7 @@ def test_fresh_seeds_belong_to_the_problem() -> None:
         (Status.SHAPE, None, None, False),
     ],
 )
-def test_only_a_numeric_failure_close_to_its_budget_is_a_near_miss(
+def test_only_a_numeric_failure_close_to_its_budget_is_a_borderline_failure(
     status: Status, statistic: str | None, ratio: float | None, *, near: bool
 ) -> None:
     assert is_near(status, statistic, ratio) is near

@@ -11,8 +11,14 @@ from typing import Final
 import kdaverify
 from kdaverify.adapters.operator_kernel import SHARED
 from kdaverify.adapters.shipped import SHIPPED
-from kdaverify.budgets.attention.contract import NARROW, RETURNED, attention_contract
-from kdaverify.budgets.attention.contract_keys import NUMBERS, TENSORS, WORDS
+from kdaverify.budgets.attention.contract import (
+    NARROW,
+    NUMBERS,
+    RETURNED,
+    TENSORS,
+    WORDS,
+    attention_contract,
+)
 from kdaverify.budgets.measures import RULERS
 from kdaverify.budgets.presets import presets
 from kdaverify.budgets.tensors import PIPELINES

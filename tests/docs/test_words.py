@@ -71,12 +71,13 @@ IN_NAMES: Final = re.compile(
     r"|(?:un)?luck(?:y)?|dear|cheap|impostors?|vacuity|misses|loses|legal"
 )
 """Words that no function, class, argument or variable has as a part."""
-PUBLIC: Final = frozenset({"legal", "legal_runs", "asked"})
-"""Names of an option, of a column of reports/kill_matrix.json, and of a field of an export."""
+PUBLIC: Final = frozenset({"legal_runs"})
+"""A column of reports/kill_matrix.json."""
 IN_RECORDS: Final = ("all within budget", "stages: all within budget", "all within budget; cumsum")
 """Values of records, which old records have, too."""
 KEYS: Final = PUBLIC | {
-    *("--no-legal", "acquitted", "beside_legal", "excused", "legal_suites_unfinished", "tell"),
+    *("--no-legal", "acquitted", "asked", "beside_legal", "excused", "legal"),
+    *("legal_suites_unfinished", "tell"),
 }
 """Names of options and fields of records and files of rules, which older ones have, too."""
 _ALL: Final = re.compile("|".join(f"(?:{pattern})" for pattern in OLD), re.IGNORECASE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.adapters import find
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.borderline import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.conforming_kernels import CONFORMING
@@ -46,7 +46,7 @@ def test_it_falls_where_a_conforming_kernel_is_rejected_too(killer: Verdict) -> 
     )
 
 
-def test_a_near_miss_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
+def test_a_borderline_failure_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
     unclear = killer.model_copy(update={"recheck": Recheck(RetestFinding.UNDECIDED)})
     assert "no fresh seed confirms" in ConformingControls(FAULTS["H1"], CONFORMING).objection(
         unclear

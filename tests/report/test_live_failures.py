@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from kdaverify.checks.status import Status
-from kdaverify.report.live_failures import MOST, LiveFailures
+from kdaverify.report.progress import MOST, LiveFailures
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 

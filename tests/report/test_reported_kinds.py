@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from kdaverify.checks.near_miss import SETTLED
+from kdaverify.checks.borderline import SETTLED
 from kdaverify.checks.recheck import undecided
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import DIFFERS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.borderline import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.decision import heaviest
 from kdaverify.verdicts.gate import GateCriteria, gate

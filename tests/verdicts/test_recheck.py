@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding
+from kdaverify.checks.borderline import SETTLED, Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts import recheck as rechecking
@@ -25,7 +25,7 @@ def few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh_seeds, "LOOKS", (10, 20))
 
 
-def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> None:
+def test_a_borderline_failure_at_one_seed_passes_with_its_first_figure_and_a_note() -> None:
     found: list[Verdict] = []
     Judge(Louder(factor_for(1.2), only=PROBLEM), found.append, "forward")(PROBLEM)
     (missed,) = (verdict for verdict in found if verdict.recheck is not None)
@@ -52,7 +52,7 @@ def test_a_kernel_a_tenth_over_its_budget_stays_rejected() -> None:
         Judge(judge.adapter, judged.append, "forward")(PROBLEM)
 
 
-def test_the_same_near_miss_comes_to_the_same_end_and_is_run_again_once() -> None:
+def test_the_same_borderline_failure_comes_to_the_same_end_and_is_run_again_once() -> None:
     found: list[Verdict] = []
     adapter = Louder(factor_for(1.2), only=PROBLEM)
     Judge(adapter, found.append, "forward", defers=True)(PROBLEM)

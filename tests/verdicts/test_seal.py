@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.borderline import Recheck, RetestFinding
 from kdaverify.checks.status import RuleOutcome, Status
 from kdaverify.verdicts import lines
 from kdaverify.verdicts.record import RecordError, RecordWriter, read, scan

@@ -10,12 +10,12 @@ from kdaverify.adapters.ascend.binding import RECURRENT, Binding, bind
 from kdaverify.adapters.ascend.chunk_op import ChunkCall
 from kdaverify.adapters.ascend.gates import through
 from kdaverify.adapters.ascend.layouts import LAYOUTS, Layout
-from kdaverify.adapters.ascend.options import Known, checked
 from kdaverify.adapters.ascend.presence import lacking, npu_environment, version_of
 from kdaverify.adapters.ascend.recurrent_op import RecurrentCall, limit
 from kdaverify.adapters.ascend.revisions import CHUNK_SIZES, EITHER, MID, SQUARE_WIDTHS, limits
 from kdaverify.adapters.ascend.route import DEDUCED, route, work_of
 from kdaverify.adapters.base import Adapter, AdapterError, Output, WatchedAdapter, WrongKernelError
+from kdaverify.adapters.checked_options import Known, checked
 from kdaverify.adapters.convention_checks import ALLOWED
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.placement import on_device

@@ -20,10 +20,10 @@ from kdaverify.adapters.ascend.mega_call import (
     show_edits,
 )
 from kdaverify.adapters.ascend.mega_kernel import ENTRY, WIDTH
-from kdaverify.adapters.ascend.options import Known, checked
 from kdaverify.adapters.ascend.presence import lacking, npu_environment
 from kdaverify.adapters.ascend.shared_object import SharedObject, load
 from kdaverify.adapters.base import Adapter, AdapterError, Output, WatchedAdapter
+from kdaverify.adapters.checked_options import Known, checked
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import fold_scale
 from kdaverify.adapters.placement import on_device

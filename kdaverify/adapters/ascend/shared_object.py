@@ -1,11 +1,13 @@
-"""A kernel in a shared object of the user's, called through ctypes."""
+"""A kernel in a shared object of the user's, called through ctypes; what it writes outside of its
+buffers is seen.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.ascend.guarded import Guarded
 from kdaverify.adapters.ascend.mega_kernel import (
     ARGUMENTS,
     CHUNK,
@@ -26,6 +27,48 @@ from kdaverify.adapters.ascend.mega_kernel import (
 from kdaverify.adapters.base import AdapterError
 
 DIGITS: Final = 12
+GUARD: Final = 512
+"""Bytes before and after a buffer, also the alignment that is kept."""
+PATTERN: Final = 0xA5
+
+
+class OutOfBoundsError(RuntimeError):
+    """A kernel wrote outside of a buffer it was given."""
+
+
+class Guarded:
+    """A zeroed tensor between two guards.
+
+    Args:
+        name: for people.
+        shape, dtype, device: of the tensor.
+    """
+
+    def __init__(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        size = torch.Size(shape).numel() * dtype.itemsize
+        self.name = name
+        self._memory = torch.full(
+            (GUARD + size + GUARD,), PATTERN, dtype=torch.uint8, device=device
+        )
+        self._memory[GUARD : GUARD + size] = 0
+        self.tensor: Tensor = self._memory[GUARD : GUARD + size].view(dtype).view(*shape)
+
+    @property
+    def pointer(self) -> int:
+        return self._memory.data_ptr() + GUARD
+
+    def check(self) -> None:
+        """Raises OutOfBoundsError if a guard changed."""
+        sides = {"before": self._memory[:GUARD], "after": self._memory[-GUARD:]}
+        for side, guard in sides.items():
+            count = int((guard != PATTERN).sum())
+            if count:
+                raise OutOfBoundsError(
+                    f"{self.name}: the kernel changed {count} of the {GUARD} bytes {side} its"
+                    f" {list(self.tensor.shape)}"
+                )
 
 
 @dataclass(frozen=True, eq=False)

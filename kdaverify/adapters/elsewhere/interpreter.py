@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.exchange.folder import RUNNER
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
+from kdaverify.adapters.exchange.recorder import RUNNER
 from kdaverify.adapters.isolation.fault import CallFailure
 
 SERVER: Final = RUNNER.with_name("serve.py")

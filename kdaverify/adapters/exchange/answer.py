@@ -53,10 +53,10 @@ def answer(folder: Path, call: ExportedCall, wanted: Sequence[str]) -> Exchanged
             "ERROR",
             f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}",
         ) from None
-    strangers = sorted(set(outputs) - set(wanted))
-    if strangers:
+    others = sorted(set(outputs) - set(wanted))
+    if others:
         raise CallFailure(
-            "ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(strangers)} too; {AGAIN}"
+            "ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(others)} too; {AGAIN}"
         )
     if about.pop(ANSWERS, None) != _digest(folder, call):
         raise CallFailure(

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.channels import all_behind
+from kdaverify.adapters.base import Adapter, all_behind
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.declared_function import FunctionInWords
 from kdaverify.adapters.kernel_adapter import KernelAdapter, adapted

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 import kdaverify
 from kdaverify.adapters.base import AdapterError
@@ -64,11 +64,13 @@ class ExportedCase(Frozen):
     """One case of the suites.
 
     Args:
-        asked: as adapters get it: property, problem and detail.
+        tested: as adapters get it: property, problem and detail; `asked` in files.
         calls: in order; none where the kernel does not take the problem.
     """
 
-    asked: str
+    tested: str = Field(
+        validation_alias=AliasChoices("tested", "asked"), serialization_alias="asked"
+    )
     calls: tuple[ExportedCall, ...]
 
 
@@ -123,11 +125,12 @@ class Manifest(Frozen):
 
     def content(self) -> str:
         """SHA-256 of everything but the digest."""
-        fields = self.model_dump(mode="json", exclude={"digest"})
+        fields = self.model_dump(mode="json", by_alias=True, exclude={"digest"})
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
-        (folder / NAME).write_text(json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+        fields = self.model_dump(mode="json", by_alias=True)
+        (folder / NAME).write_text(json.dumps(fields, indent=1) + "\n")
 
 
 def read(folder: Path) -> Manifest:

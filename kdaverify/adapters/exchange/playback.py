@@ -37,7 +37,7 @@ class Playback(Declared):
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         super().__init__(manifest.declaration)
         self._folder, self._manifest = folder, manifest
-        self._cases = {case.asked: case for case in manifest.cases}
+        self._cases = {case.tested: case for case in manifest.cases}
         self._case: ExportedCase | None = None
         self._played: list[tuple[ExportedCall, dict[str, str]]] = []
 
@@ -88,7 +88,7 @@ class Playback(Declared):
         number = len(self._played)
         if number == len(self._case.calls):
             raise ExchangeError(
-                f"{NAME}: holds {number} calls of the case {self._case.asked}, and more are made;"
+                f"{NAME}: holds {number} calls of the case {self._case.tested}, and more are made;"
                 " export again"
             )
         exported = self._case.calls[number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -16,6 +17,7 @@ from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
 from kdaverify.adapters.exchange.manifest import (
     INPUTS,
+    OUTPUTS,
     ExchangeError,
     ExportedCall,
     ExportedCase,
@@ -29,6 +31,9 @@ from kdaverify.checks.execute import dtype_name
 # by the number of their call and their own.
 _MARK: Final = -(2.0**-9)
 _MARKS: Final = 128
+
+
+RUNNER = Path(__file__).parent / "standalone" / "run.py"
 
 
 class _WrittenDown(Exception):
@@ -95,8 +100,8 @@ class Recorder(Declared):
         """Completes the manifest and writes it."""
         manifest = self._draft.sealed(
             tuple(
-                ExportedCase(asked=asked, calls=tuple(calls))
-                for asked, calls in self._cases.items()
+                ExportedCase(tested=tested, calls=tuple(calls))
+                for tested, calls in self._cases.items()
             )
         )
         manifest.write(self._folder)
@@ -156,3 +161,23 @@ class Recorder(Declared):
 
 def _outline(tensor: Tensor) -> Outline:
     return Outline(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+
+
+def prepare(folder: Path, draft: Manifest) -> None:
+    """Makes the folder, with a manifest that has no cases yet.
+
+    Raises:
+        ExchangeError: there is something in the folder already, or it cannot be made.
+        AdapterError: the declaration contradicts itself.
+    """
+    Recorder(folder, draft)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ExchangeError(f"{folder}: is not empty; name a new folder")
+        for name in (INPUTS, OUTPUTS):
+            (folder / name).mkdir()
+        shutil.copyfile(RUNNER, folder / RUNNER.name)
+        draft.write(folder)
+    except OSError as error:
+        raise ExchangeError(f"{folder}: {error}; name a folder that can be written") from None

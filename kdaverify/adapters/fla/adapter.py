@@ -17,7 +17,7 @@ from kdaverify.adapters.fla.activations import fla_activation
 from kdaverify.adapters.fla.functions import ALL_FUNCTIONS
 from kdaverify.adapters.fla.options import FlaOptions, variants_of
 from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
-from kdaverify.adapters.fla.runtime import Backend, proof, refuse_strangers, runtime
+from kdaverify.adapters.fla.runtime import Backend, proof, refuse_others, runtime
 from kdaverify.adapters.fla.stages import Function, imported, stage_call
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.stages import StageArguments, StageCall
@@ -154,7 +154,7 @@ class Fla(FlaRecurrence):
             kernels = runtime(self._backend, self._options, TORCH[dtype])
             kernels.forget()
             written = stage.call(there)
-            refuse_strangers(kernels.kernels_run(), self._backend)
+            refuse_others(kernels.kernels_run(), self._backend)
             return written
 
         return self._placed(stage, run)
@@ -175,7 +175,7 @@ class Fla(FlaRecurrence):
                 kernels.forget()
                 returned = run(x.mapped(lambda tensor: tensor.to(self.device)))
                 ran = kernels.kernels_run()
-                refuse_strangers(ran, self._backend)
+                refuse_others(ran, self._backend)
                 self._ran = ", ".join(name.removeprefix("fla.") for name in ran)
                 return returned
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.checked_options import checked
 
 ALLOWED: Final = {
     "chunk_size": ("32", "64"),
@@ -58,18 +59,14 @@ class FlaOptions:
             AdapterError: no such option for the form, or no such value.
         """
         allowed = ALLOWED | {"tf32": ("no", "yes")}
-        known = [
-            field.name for field in fields(self) if form == "chunk" or field.name not in CHUNK_ONLY
-        ]
-        changes: dict[str, Any] = {}
-        for option, value in options.items():
-            if option not in known:
-                raise AdapterError(f"{name}: no option {option!r}; it has {', '.join(known)}")
-            if option in allowed and value not in allowed[option]:
-                raise AdapterError(
-                    f"{name}: {option}: wanted one of {', '.join(allowed[option])}, got {value!r}"
-                )
-            changes[option] = _whole(name, value) if option == "autotune" else value
+        known = {
+            field.name: allowed.get(field.name)
+            for field in fields(self)
+            if form == "chunk" or field.name not in CHUNK_ONLY
+        }
+        changes: dict[str, Any] = dict(checked(name, options, known))
+        if "autotune" in changes:
+            changes["autotune"] = _whole(name, changes["autotune"])
         return replace(self, **changes)
 
     def said(self) -> str:

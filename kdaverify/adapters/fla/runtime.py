@@ -101,7 +101,7 @@ def proof(runtime: Runtime, backend: Backend, form: str) -> str:
         WrongKernelError: the form's own kernels are not among them, or one of another backend is.
     """
     ran = runtime.kernels_run()
-    refuse_strangers(ran, backend)
+    refuse_others(ran, backend)
     wanted, home = OWN[form], _home(backend)
     if not any(name.startswith(tuple(home + part for part in wanted)) for name in ran):
         modules = " or ".join(home + part.rstrip(".") for part in wanted)
@@ -109,17 +109,17 @@ def proof(runtime: Runtime, backend: Backend, form: str) -> str:
     return ", ".join(name.removeprefix("fla.ops.") for name in ran)
 
 
-def refuse_strangers(ran: tuple[str, ...], backend: Backend) -> None:
+def refuse_others(ran: tuple[str, ...], backend: Backend) -> None:
     """Raises WrongKernelError where a kernel of another backend ran."""
-    strangers = [
+    others = [
         name
         for name in ran
         if name.startswith(MAINLINE) and name.startswith(ASCEND) != (backend == "npu")
     ]
-    if strangers:
+    if others:
         raise WrongKernelError(
             f"wanted the {backend} kernels of {_home(backend).rstrip('.')} alone, but"
-            f" {', '.join(strangers)} ran too"
+            f" {', '.join(others)} ran too"
         )
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of, versions
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.adapters.isolation.activations import remote_activations
 from kdaverify.adapters.isolation.arena import same
+from kdaverify.adapters.isolation.encoded import unpack
 from kdaverify.adapters.isolation.fault import CallFailure
 from kdaverify.adapters.isolation.messages import (
     About,
@@ -28,8 +28,7 @@ from kdaverify.adapters.isolation.messages import (
     Step,
     Way,
 )
-from kdaverify.adapters.isolation.parcel import unpack
-from kdaverify.adapters.isolation.stages import remote_stages
+from kdaverify.adapters.isolation.remote import remote_activations, remote_stages
 from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
@@ -236,7 +235,7 @@ class Isolated(Adapter):
             self._called = self._supervisor.process() is not None
         for name, tensor in given.items():
             _show_edits(tensor, arena.view(places[name]))
-        return unpack(returned.parcels, inputs, self._supervisor.outputs)
+        return unpack(returned.encoded, inputs, self._supervisor.outputs)
 
     def _reported(self) -> About:
         """What the twin reports, read after every call; the last report of one that ended."""

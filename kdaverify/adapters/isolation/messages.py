@@ -9,8 +9,8 @@ from typing import Any, Literal
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.arena import ArenaSlot
+from kdaverify.adapters.isolation.encoded import EncodedOutput, NonTensor
 from kdaverify.adapters.isolation.fault import Kind
-from kdaverify.adapters.isolation.parcel import NonTensor, Parcel
 
 Step = (
     tuple[Literal["variant"], str]
@@ -76,7 +76,7 @@ class RunKernel:
 class Returned:
     """The outputs of a call."""
 
-    parcels: Mapping[str, Parcel] | NonTensor
+    encoded: Mapping[str, EncodedOutput] | NonTensor
 
 
 @dataclass(frozen=True)

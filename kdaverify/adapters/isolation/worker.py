@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.device_memory import patiently, release
-from kdaverify.adapters.isolation.activations import run_activation
 from kdaverify.adapters.isolation.arena import Arena
+from kdaverify.adapters.isolation.encoded import pack
 from kdaverify.adapters.isolation.fault import CallFailure, fault_of, lost_device
 from kdaverify.adapters.isolation.heartbeat import Heartbeat
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
@@ -38,9 +38,8 @@ from kdaverify.adapters.isolation.messages import (
     Step,
     Way,
 )
-from kdaverify.adapters.isolation.parcel import pack
+from kdaverify.adapters.isolation.remote import run_activation, run_stage
 from kdaverify.adapters.isolation.stacks import watch_stacks
-from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.adapters.registry import find
 from oracles.autograd import ForwardOnlyError

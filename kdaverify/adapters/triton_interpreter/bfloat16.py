@@ -16,20 +16,10 @@ ARITHMETIC: Final = (
     *("fadd", "fsub", "fmul", "fdiv", "frem", "precise_divf", "fneg"),
     *("minimumf", "maximumf", "minnumf", "maxnumf", "clampf", "fma"),
     *(
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "sqrt",
-        "precise_sqrt",
-        "rsqrt",
-        "sin",
-        "cos",
-        "erf",
-        "floor",
+        "exp", "exp2", "log", "log2", "sqrt", "precise_sqrt", "rsqrt", "sin", "cos", "erf", "floor",
         "ceil",
     ),
-)
+)  # fmt: skip
 COMPARISONS: Final = tuple(
     f"fcmp{order}{relation}" for order in "OU" for relation in ("LT", "GT", "LE", "GE", "EQ", "NE")
 )

@@ -15,8 +15,8 @@ from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import statistics
+from oracles.arithmetic import is_finite
 from oracles.enclosure import Enclosure
-from oracles.finite import is_finite
 
 SCORE_ROUNDINGS: Final = 2.0
 """Roundoffs of the accumulator that a score may be wrong by, relative to the sum of the moduli of

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
-from kdaverify.checks.calls.equal_hashes import of_one_hash, of_one_sum
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.checks.status import Status
+
+HASHED: Final = 31
+"""The factor of the usual polynomial hash: plans of attention were kept by that of lengths."""
+SAME_SUM: Final = (1, -2, 1)
+"""Added to three lengths in a row: of two ends one is a token further on, one a token before."""
+SAME_HASH: Final = (1, -HASHED - 1, HASHED)
+"""31^2 - 32 * 31 + 31 = 0, and 31 - 31 = 0 of the ends."""
 
 
 def _alternating(
@@ -121,6 +128,28 @@ def _rule(
         decode=decode,
         costly=True,
     )
+
+
+def of_one_sum(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Other lengths whose offsets have the same sum; these where there are none."""
+    return _moved(lengths, SAME_SUM)
+
+
+def of_one_hash(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Other lengths of the same polynomial hash, as are their offsets; these where there are
+    none.
+    """
+    return _moved(lengths, SAME_HASH)
+
+
+def _moved(lengths: tuple[int, ...], change: tuple[int, ...]) -> tuple[int, ...]:
+    size = len(change)
+    for sign in (1, -1):
+        for n in range(len(lengths) - size + 1):
+            part = [x + sign * dx for x, dx in zip(lengths[n:], change, strict=False)]
+            if min(part) >= 0:
+                return (*lengths[:n], *part, *lengths[n + size :])
+    return lengths
 
 
 RULES = (

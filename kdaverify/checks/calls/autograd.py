@@ -7,7 +7,7 @@ takes the path that saves tensors; it freezes parameters, so that some inputs ne
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -96,15 +96,24 @@ def _frozen(case: CallRuleCase) -> list[Outcome]:
     names = [name for name in case.inputs.signature.gradients.values() if case.inputs.holds(name)]
     if len(names) < 2:
         raise Unreachable("fewer than two of its inputs have a gradient")
+    return [one for found in where_alone(case, names, parts(names)) for one in found]
+
+
+def where_alone(
+    case: CallRuleCase, names: Sequence[str], sets: Iterable[tuple[str, ...]]
+) -> Iterator[list[Outcome]]:
+    """The outcomes of the gradients where each set of inputs alone requires them.
+
+    Args:
+        names: of all inputs that have one.
+    """
     recorded(case, names)
-    plain, outcomes = received_gradients(case, names), list[Outcome]()
-    for part in parts(names):
+    plain = received_gradients(case, names)
+    for part in sets:
         found = received_gradients(case, part)
         beside = {name: plain[name] for name in found}
-        outcomes += same_or_right(
-            beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients"
-        )
-    return outcomes
+        said = f"where {', '.join(part)} alone require gradients"
+        yield same_or_right(beside, found, case.judged_back, said)
 
 
 def parts(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -145,49 +145,27 @@ def _in_pairs(dy: Tensor) -> Tensor:
 
 _rule = partial(CallRule, packed=False, backward=True, spare=False)
 RULES: Final = (
-    _rule(
-        "edited-outputs-backward",
-        "an output that the caller overwrites before the backward changes no gradient, or autograd"
-        " refuses",
-        "outputs kept for the backward where autograd does not see them",
-        _edited,
-        inside=True,
-        costly=True,
-    ),
-    _rule(
-        "cotangent-other",
-        "a second backward of the same call under another loss gives the gradients of that",
-        "what the first backward made of its loss kept for the second",
-        _another_loss,
-        inside=True,
-        costly=True,
-    ),
-    _rule(
-        "cotangent-scaled",
-        "a loss times a power of two, as of a mean over tokens, scales gradients by it",
-        "incoming gradients in the range of fp16, thresholds",
-        _scaled,
-    ),
-)
+    _rule("edited-outputs-backward",
+          "an output that the caller overwrites before the backward changes no gradient, or"
+          " autograd refuses", "outputs kept for the backward where autograd does not see them",
+          _edited, inside=True, costly=True),
+    _rule("cotangent-other",
+          "a second backward of the same call under another loss gives the gradients of that",
+          "what the first backward made of its loss kept for the second", _another_loss,
+          inside=True, costly=True),
+    _rule("cotangent-scaled",
+          "a loss times a power of two, as of a mean over tokens, scales gradients by it",
+          "incoming gradients in the range of fp16, thresholds", _scaled),
+)  # fmt: skip
 CANCELLING: Final = (
-    _rule(
-        "cotangent-cancelling",
-        "gradients are exact under a loss on one output whose cotangent sums to exactly 0",
-        "chunks or sequences left out of a backward by a sum of the incoming gradient",
-        _cancelling,
-        costly=True,
-        once=True,
-    ),
-)
+    _rule("cotangent-cancelling",
+          "gradients are exact under a loss on one output whose cotangent sums to exactly 0",
+          "chunks or sequences left out of a backward by a sum of the incoming gradient",
+          _cancelling, costly=True, once=True),
+)  # fmt: skip
 EDITED: Final = (
-    _rule(
-        "edited-inputs-backward",
-        "an input that the caller overwrites before the backward changes no gradient, or autograd"
-        " refuses",
-        "inputs kept for the backward where autograd does not see them",
-        _edited_inputs,
-        inside=True,
-        costly=True,
-        once=True,
-    ),
-)
+    _rule("edited-inputs-backward",
+          "an input that the caller overwrites before the backward changes no gradient, or autograd"
+          " refuses", "inputs kept for the backward where autograd does not see them",
+          _edited_inputs, inside=True, costly=True, once=True),
+)  # fmt: skip

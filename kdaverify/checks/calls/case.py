@@ -10,8 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, values_of
-from kdaverify.adapters.channels import Channel
+from kdaverify.adapters.base import Adapter, Channel, values_of
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import Judge, same_bits, same_or_right
 from kdaverify.checks.execute import execute

@@ -33,20 +33,9 @@ def _twice(case: CallRuleCase, said: str) -> list[Outcome]:
 
 _EXPOSES = "tuning runs that update what they are given, caches filled wrongly (S28)"
 RULES = (
-    CallRule(
-        "first-of-shape",
-        "the first call of a shape gives the bits of the next",
-        _EXPOSES,
-        _of_a_shape,
-        sequences=True,
-    ),
+    CallRule("first-of-shape", "the first call of a shape gives the bits of the next", _EXPOSES,
+             _of_a_shape, sequences=True),
     # Another process for every case: on a GPU that takes a quarter of a minute.
-    CallRule(
-        "first-after-start",
-        "the first call of a process gives the bits of the next",
-        _EXPOSES,
-        _after_start,
-        once=True,
-        profile="acceptance",
-    ),
-)
+    CallRule("first-after-start", "the first call of a process gives the bits of the next",
+             _EXPOSES, _after_start, once=True, profile="acceptance"),
+)  # fmt: skip

@@ -11,8 +11,7 @@ from itertools import combinations
 from typing import Final
 
 from kdaverify.adapters.base import is_slow
-from kdaverify.checks.calls.autograd import parts, received_gradients, recorded
-from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.autograd import parts, where_alone
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, rejected
@@ -30,15 +29,10 @@ def _subsets(case: CallRuleCase) -> list[Outcome]:
     left = others(names, slow=is_slow(case.adapter))
     if not left:
         raise Unreachable("`frozen-inputs` has every set of its inputs")
-    recorded(case, names)
-    plain, outcomes = received_gradients(case, names), list[Outcome]()
-    for part in left:
-        found = received_gradients(case, part)
-        beside = {name: plain[name] for name in found}
-        outcomes += same_or_right(
-            beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients"
-        )
-        if rejected(outcomes):
+    outcomes = list[Outcome]()
+    for found in where_alone(case, names, left):
+        outcomes += found
+        if rejected(found):
             break
     return outcomes
 

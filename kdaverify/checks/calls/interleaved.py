@@ -84,31 +84,15 @@ def _shifted(lengths: Sequence[int], by: int) -> tuple[int, ...]:
 
 
 RULES: Final = (
-    CallRule(
-        "two-forwards",
-        "the gradients of a call do not depend on later calls of its shape, of any scale",
-        "what the backward needs, kept by shape or in one buffer of all calls",
-        _two_forwards,
-        size="tails",
-        spare=False,
-        inside=True,
-        backward=True,
-        costly=True,
-    ),
-)
+    CallRule("two-forwards",
+             "the gradients of a call do not depend on later calls of its shape, of any scale",
+             "what the backward needs, kept by shape or in one buffer of all calls", _two_forwards,
+             size="tails", spare=False, inside=True, backward=True, costly=True),
+)  # fmt: skip
 OF_PACKS: Final = (
-    CallRule(
-        "two-packs",
-        f"the gradients of a pack do not depend on {PACKS} later packs with other offsets",
-        "offsets or tables of chunks that the backward reads of the latest call, or in a ring",
-        _two_packs,
-        size="tails",
-        sequences=True,
-        offsets=True,
-        spare=False,
-        inside=True,
-        backward=True,
-        costly=True,
-        once=True,
-    ),
-)
+    CallRule("two-packs",
+             f"the gradients of a pack do not depend on {PACKS} later packs with other offsets",
+             "offsets or tables of chunks that the backward reads of the latest call, or in a ring",
+             _two_packs, size="tails", sequences=True, offsets=True, spare=False, inside=True,
+             backward=True, costly=True, once=True),
+)  # fmt: skip

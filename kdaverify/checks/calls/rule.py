@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from kdaverify.adapters.channels import Channel
+from kdaverify.adapters.base import Channel
 from kdaverify.checks.calls.case import CallRuleCheck
 from kdaverify.checks.property_table import Tier
 

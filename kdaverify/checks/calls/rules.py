@@ -48,13 +48,9 @@ MODULES: Final = (
     interleaved, untracked, keys,
 )  # fmt: skip
 OF_LONG_CALLS: Final = (
-    "view-sliced",
-    "view-sliced-backward",
-    "padding",
-    "padding-backward",
-    "unwritten",
+    "view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten",
     "unwritten-backward",
-)
+)  # fmt: skip
 """Rules about memory that are tested at over a thousand tokens too: there a kernel takes another
 path, with other tiles and tails."""
 
@@ -75,45 +71,15 @@ def of_long_calls(rule: CallRule) -> CallRule:
 
 
 LATER: Final = (
-    *frozen.RULES,
-    *views.OF_EQUAL_SIZES,
-    *untracked.OF_CHUNKS,
-    *late.RULES,
-    *copies.RULES,
-    *sources.RULES,
-    *multiples.RULES,
-    *copies.TWICE,
-    *views.OF_STATES,
-    *chained.RULES,
-    *long_rows.RULES,
-    *callers.RULES,
-    *views.IN_TABLES,
-    *neighbours.RULES,
-    *earlier.RULES,
-    *copies.IN_A_ROW,
-    *late_keys.RULES,
-    *views.OF_STEPS,
-    *views.EQUAL_STEPS,
-    *unlike.RULES,
-    *copies.AFTER_MORE,
-    *heads.RULES,
-    *callers.CANCELLING,
-    *chained.ZEROS,
-    *views.OF_FIRST_ENTRIES,
-    *behind.RULES,
-    *lifetimes.OF_MANY,
-    *steps.AFTER_MORE,
-    *prefixes.RULES,
-    *short_packs.RULES,
-    *combined_sizes.RULES,
-    *head_counts.RULES,
-    *neutral.RULES,
-    *steps.FED_BACK,
-    *interleaved.OF_PACKS,
-    *callers.EDITED,
-    *earlier.EVALUATED_FIRST,
-    *nonfinite.RULES,
-)
+    *frozen.RULES, *views.OF_EQUAL_SIZES, *untracked.OF_CHUNKS, *late.RULES, *copies.RULES,
+    *sources.RULES, *multiples.RULES, *copies.TWICE, *views.OF_STATES, *chained.RULES,
+    *long_rows.RULES, *callers.RULES, *views.IN_TABLES, *neighbours.RULES, *earlier.RULES,
+    *copies.IN_A_ROW, *late_keys.RULES, *views.OF_STEPS, *views.EQUAL_STEPS, *unlike.RULES,
+    *copies.AFTER_MORE, *heads.RULES, *callers.CANCELLING, *chained.ZEROS, *views.OF_FIRST_ENTRIES,
+    *behind.RULES, *lifetimes.OF_MANY, *steps.AFTER_MORE, *prefixes.RULES, *short_packs.RULES,
+    *combined_sizes.RULES, *head_counts.RULES, *neutral.RULES, *steps.FED_BACK,
+    *interleaved.OF_PACKS, *callers.EDITED, *earlier.EVALUATED_FIRST, *nonfinite.RULES,
+)  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""
 

@@ -358,4 +358,4 @@ OF_FIRST_ENTRIES = (
         costly=True,
         once=True,
     ),
-)
+)  # fmt: skip

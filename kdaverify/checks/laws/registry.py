@@ -42,33 +42,14 @@ LAWS: Final[Mapping[str, Law]] = MappingProxyType(
     {
         law.name: law
         for law in (
-            LATER_TOKENS,
-            PREFIX_GRADIENTS,
-            NEIGHBOURS,
-            PADDING,
-            OTHER_HEADS,
-            OTHER_ENTRIES,
-            SCALED_VALUES,
-            SCALED_OUTPUT,
-            NEGATED_VALUES,
-            NEGATED_QUERIES,
-            NEGATED_KEYS,
-            NO_WRITES,
-            ABSENT_STATE,
-            LINEARITY,
-            NO_DECAY,
-            EQUAL_CHANNELS,
-            REPEATED_HEADS,
-            PADDED_KEYS,
-            PADDED_VALUES,
-            PERMUTED_CHANNELS,
-            APPENDED_TOKENS,
-            ROTATED_CHANNELS,
-            SHIFTED_GATES,
+            LATER_TOKENS, PREFIX_GRADIENTS, NEIGHBOURS, PADDING, OTHER_HEADS, OTHER_ENTRIES,
+            SCALED_VALUES, SCALED_OUTPUT, NEGATED_VALUES, NEGATED_QUERIES, NEGATED_KEYS, NO_WRITES,
+            ABSENT_STATE, LINEARITY, NO_DECAY, EQUAL_CHANNELS, REPEATED_HEADS, PADDED_KEYS,
+            PADDED_VALUES, PERMUTED_CHANNELS, APPENDED_TOKENS, ROTATED_CHANNELS, SHIFTED_GATES,
             PERMUTED_HEADS,
         )
     }
-)
+)  # fmt: skip
 """In the order of math.md 7, those to the bit first."""
 
 

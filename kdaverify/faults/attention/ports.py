@@ -19,7 +19,7 @@ from kdaverify.faults.attention.kernel import (
     Outputs,
     bottom_right,
 )
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, with_gradient
 
 LONG, FEW, BLOCK, FAR, SENTINEL, RANGE = 1024, 8, 16, 10.0, -5e4, 88.0
 """Keys and queries of a route of decode; the size of a block, and how far below the maximum its
@@ -89,26 +89,19 @@ def _scale_of_the_first_call() -> AttentionPatch:
     return AttentionPatch(attention=attention)
 
 
-class _OtherLse(torch.autograd.Function):
-    """o as it is; P of the backward is recomputed from the LSE of the latest call of a shape."""
-
-    @staticmethod
-    def forward(ctx: Any, o: Tensor, lse: Tensor, kept: dict[Any, Any]) -> Tensor:
-        ctx.own, ctx.kept, kept[lse.shape] = lse, kept, lse
-        return o.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None, None]:
-        moved = (ctx.own - ctx.kept[ctx.own.shape]).nan_to_num(0.0, 0.0, 0.0).exp()
-        return (given[0] * moved.transpose(-1, -2)[..., None]).to(given[0].dtype), None, None
-
-
 def _saved_by_shape() -> AttentionPatch:
-    kept = dict[Any, Any]()
+    """P of the backward is recomputed from the LSE of the latest call of a shape."""
+    kept = dict[Any, Tensor]()
 
     def attention(right: Call, given: dict[str, Any]) -> Any:
         o, lse = right(**given)
-        return _OtherLse.apply(o, lse.detach(), kept), lse
+        own = kept[lse.shape] = lse.detach()
+
+        def change(do: Tensor) -> Tensor:
+            moved = (own - kept[own.shape]).nan_to_num(0.0, 0.0, 0.0).exp()
+            return (do * moved.transpose(-1, -2)[..., None]).to(do.dtype)
+
+        return with_gradient(change, o), lse
 
     return AttentionPatch(attention=attention)
 

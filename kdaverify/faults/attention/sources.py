@@ -2,81 +2,39 @@
 tensor, and of sets of inputs that need gradients.
 """
 
-# autograd.Function has no types
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, KernelRequest
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, summed, with_gradient, with_gradients
 
 TILE: Final = 64
 Call = Callable[..., Any]
-
-
-class _Joint(torch.autograd.Function):
-    """k and v; the sum of their gradients for both."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx
-        return k.clone(), v.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx
-        dk, dv = given
-        return dk + dv, dk + dv
-
-
-class _OneHead(torch.autograd.Function):
-    """k or v; the gradient of all heads for each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        del ctx
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        del ctx
-        (dx,) = given
-        return dx.sum(-2, keepdim=True).expand_as(dx)
-
-
-class _OneSink(torch.autograd.Function):
-    """q and sink; the gradient of the sink is scaled to the last tile of queries."""
-
-    @staticmethod
-    def forward(ctx: Any, sink: Tensor, share: float) -> Tensor:
-        ctx.share = share
-        return sink.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
-        return ctx.share * given[0], None
 
 
 def _one_buffer(right: Call, given: dict[str, Any]) -> Any:
     k, v = given["k"], given["v"]
     if k.data_ptr() != v.data_ptr() or k.shape != v.shape:
         return right(**given)
-    k, v = _Joint.apply(k, v)  # pyright: ignore[reportGeneralTypeIssues]
+    k, v = with_gradients(summed, k, v)
     return right(**{**given, "k": k, "v": v})
 
 
 def _one_head(right: Call, given: dict[str, Any]) -> Any:
+    """The gradient of all heads for each."""
+
+    def of_all(dx: Tensor) -> Tensor:
+        return dx.sum(-2, keepdim=True).expand_as(dx)
+
     heads = {name: given[name] for name in ("k", "v")}
     if any(x.shape[-2] == 1 or x.stride(-2) for x in heads.values()):
         return right(**given)
-    return right(**{**given, **{name: _OneHead.apply(x) for name, x in heads.items()}})
+    return right(**{**given, **{name: with_gradient(of_all, x) for name, x in heads.items()}})
 
 
 def _sink_of_a_tile(right: Call, given: dict[str, Any]) -> Any:
@@ -86,7 +44,7 @@ def _sink_of_a_tile(right: Call, given: dict[str, Any]) -> Any:
     if sink is None or not (alone and q.requires_grad and q.shape[-3] > TILE):
         return right(**given)
     share = (q.shape[-3] % TILE or TILE) / q.shape[-3]
-    return right(**{**given, "sink": _OneSink.apply(sink, share)})
+    return right(**{**given, "sink": with_gradient(lambda d: share * d, sink)})
 
 
 def _latest_scale() -> AttentionPatch:

@@ -4,9 +4,6 @@ in packs alone: code that recognises an axis by its size, or chooses a path by s
 Blind ports of attention were accepted with one of each kind: no problem had equal sizes.
 """
 
-# autograd.Function has no types
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -29,7 +26,7 @@ from kdaverify.faults.attention.kernel import (
 )
 from kdaverify.faults.attention.list_kernel import ListPatch, Named, QueryList, as_given
 from kdaverify.faults.attention.masks import top_left, unmasked
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, with_gradient, with_gradients
 from oracles.attention.backward import AttentionBackward, Given
 from oracles.attention.backward import dsink as right_dsink
 
@@ -63,23 +60,13 @@ def _heads_first(right: Call, given: dict[str, Any]) -> Any:
     return right(**{**given, "k": k, "v": v})
 
 
-class _Turned(torch.autograd.Function):
-    """k; its gradient with keys and heads swapped where there are as many."""
+def _dk_turned(right: Call, given: dict[str, Any]) -> Any:
+    """dk has keys and heads swapped where there are as many."""
 
-    @staticmethod
-    def forward(ctx: Any, k: Tensor) -> Tensor:
-        del ctx
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        del ctx
-        (dk,) = given
+    def turned(dk: Tensor) -> Tensor:
         return dk.transpose(-3, -2) if dk.shape[-3] == dk.shape[-2] else dk
 
-
-def _dk_turned(right: Call, given: dict[str, Any]) -> Any:
-    return right(**{**given, "k": _Turned.apply(given["k"])})
+    return right(**{**given, "k": with_gradient(turned, given["k"])})
 
 
 def _lists_turned(right: Call, given: dict[str, Any]) -> Any:
@@ -146,50 +133,31 @@ def _first_queries_of_the_longest() -> AttentionPatch:
     return AttentionPatch(attention=attention, visible_backward=visible)
 
 
-class _ReadDense(torch.autograd.Function):
-    """o; its incoming gradient read from memory as if it were dense."""
-
-    @staticmethod
-    def forward(ctx: Any, o: Tensor) -> Tensor:
-        del ctx
-        return o.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        del ctx
-        (do,) = given
-        if do.is_contiguous():
-            return do
-        memory = do.new_empty(0).set_(do.untyped_storage())[do.storage_offset() :]
-        return memory[torch.arange(do.numel()).clamp(max=len(memory) - 1)].view(do.shape)
+def _read_dense(do: Tensor) -> Tensor:
+    """An incoming gradient read from memory as if it were dense."""
+    if do.is_contiguous():
+        return do
+    memory = do.new_empty(0).set_(do.untyped_storage())[do.storage_offset() :]
+    return memory[torch.arange(do.numel()).clamp(max=len(memory) - 1)].view(do.shape)
 
 
 def _dense_cotangents_of_packs(right: Call, given: dict[str, Any]) -> Any:
     o, lse = right(**given)
-    return (o if given["cu_seqlens_q"] is None else _ReadDense.apply(o)), lse
-
-
-class _SummedPast(torch.autograd.Function):
-    """o; the gradient of the sink counts products of do and o in rows past the last offset."""
-
-    @staticmethod
-    def forward(ctx: Any, o: Tensor, sink: Tensor, used: int) -> Tensor:
-        ctx.o, ctx.used = o, used
-        del sink
-        return o.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor, None]:
-        (do,) = given
-        past = (ctx.o[ctx.used :].float() * do[ctx.used :].float()).sum((0, 2))
-        return do, -past, None
+    return (o if given["cu_seqlens_q"] is None else with_gradient(_read_dense, o)), lse
 
 
 def _sinks_of_padding(right: Call, given: dict[str, Any]) -> Any:
+    """The gradient of the sink counts products of do and o in rows past the last offset."""
     o, lse = right(**given)
     if given["cu_seqlens_q"] is None or given["sink"] is None:
         return o, lse
-    return _SummedPast.apply(o, given["sink"], int(given["cu_seqlens_q"][-1])), lse
+    past, own = slice(int(given["cu_seqlens_q"][-1]), None), o
+
+    def change(do: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        return do, -(own[past].float() * do[past].float()).sum((0, 2))
+
+    o, _ = with_gradients(change, o, given["sink"])
+    return o, lse
 
 
 def _tiles_of_keys() -> AttentionPatch:

@@ -4,9 +4,6 @@ memory are read as if their axes were in order.
 A blind port was accepted that read the second LSE of a merge so: engines pass a transposed view.
 """
 
-# autograd.Function has no types
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +15,7 @@ from torch import Tensor
 
 from kdaverify.faults.attention.kernel import EVERY, AttentionPatch
 from kdaverify.faults.attention.list_kernel import ListPatch
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, with_gradient, with_gradients
 
 Call = Callable[..., Any]
 
@@ -42,49 +39,31 @@ def _read_in_order(name: str, *, rows: int = 0) -> Callable[[Call, dict[str, Any
     return called
 
 
-class _OrderedGradient(torch.autograd.Function):
-    """A tensor; its gradient in the order of its memory."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.ordered, ctx.stride = _in_order(x, rows=2).stride(), x.stride()
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        (dx,) = given
-        written = dx.contiguous()
-        moved = ctx.ordered != ctx.stride
-        return written.as_strided(dx.shape, ctx.stride) if moved else written
-
-
 def _gradient_in_order(name: str) -> Callable[[Call, dict[str, Any]], Any]:
+    """The gradient of one argument lies in the order of its memory."""
+
     def called(right: Call, given: dict[str, Any]) -> Any:
-        return right(**{**given, name: _OrderedGradient.apply(given[name])})
+        x = given[name]
+        moved, stride = _in_order(x, rows=2).stride() != x.stride(), x.stride()
+
+        def change(dx: Tensor) -> Tensor:
+            written = dx.contiguous()
+            return written.as_strided(dx.shape, stride) if moved else written
+
+        return right(**{**given, name: with_gradient(change, x)})
 
     return called
 
 
-class _OrderedCotangents(torch.autograd.Function):
-    """The outputs; incoming gradients of one of them read as if in order."""
-
-    @staticmethod
-    def forward(ctx: Any, o: Tensor, lse: Tensor, which: int) -> tuple[Tensor, Tensor]:
-        ctx.which = which
-        return o.clone(), lse.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor, None]:
-        do, dlse = (
-            _in_order(dy, rows=2 - n) if n == ctx.which else dy for n, dy in enumerate(given)
-        )
-        return do, dlse, None
-
-
 def _cotangents_in_order(which: int) -> Callable[[Call, dict[str, Any]], Any]:
+    """Incoming gradients of one of the outputs are read as if in order."""
+
+    def change(*given: Tensor) -> list[Tensor]:
+        return [_in_order(dy, rows=2 - n) if n == which else dy for n, dy in enumerate(given)]
+
     def called(right: Call, given: dict[str, Any]) -> Any:
         o, lse = right(**given)
-        return _OrderedCotangents.apply(o, lse, which) if o.ndim > 3 else (o, lse)
+        return with_gradients(change, o, lse) if o.ndim > 3 else (o, lse)
 
     return called
 

@@ -12,27 +12,22 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.faults.fault import with_gradient
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
 from oracles.inputs import Inputs
 
 SLOTS: Final = 16
 
 
-class Packed(torch.autograd.Function):
-    """k as it is; its backward reads offsets where they are kept."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, own: Tensor, read: Callable[[], Tensor]) -> Tensor:
-        ctx.own, ctx.read = own, read
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None, None]:
-        return given[0] * (1 + int(not torch.equal(ctx.read(), ctx.own))), None, None
-
-
 def _packed(x: Inputs, read: Callable[[], Tensor]) -> Outputs:
-    return right(replace(x, k=Packed.apply(x.k, x.cu_seqlens, read)))
+    """The backward of k reads offsets where they are kept."""
+    assert x.cu_seqlens is not None
+    own = x.cu_seqlens
+
+    def change(dk: Tensor) -> Tensor:
+        return dk * (1 + int(not torch.equal(read(), own)))
+
+    return right(replace(x, k=with_gradient(change, x.k)))
 
 
 def offsets_of_the_latest(x: Inputs, kept: dict[Any, Any]) -> Outputs:
@@ -65,21 +60,10 @@ def offsets_in_a_ring(slots: int | None) -> Patch:
     return patch
 
 
-class KeptInput(torch.autograd.Function):
-    """k as it is; its backward adds what the caller has changed of it since."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor) -> Tensor:
-        ctx.kept, ctx.own = k, k.clone()
-        return ctx.own.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        return given[0] + (ctx.kept - ctx.own).to(given[0].dtype)
-
-
 def kept_input(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    return right(replace(x, k=KeptInput.apply(x.k)))
+    """The backward of k adds what the caller has changed of it since."""
+    kept, own = x.k.detach(), x.k.detach().clone()
+    return right(replace(x, k=with_gradient(lambda dk: dk + (kept - own).to(dk.dtype), x.k)))
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {

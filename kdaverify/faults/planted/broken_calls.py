@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.poison import allocations_are_poisoned
+from kdaverify.faults.fault import with_gradient
 from oracles.inputs import Inputs
 
 Outputs = tuple[Tensor, Tensor]
@@ -236,33 +237,6 @@ class Freed(torch.autograd.Function):
         return dq * ctx.needs_input_grad[1], dv
 
 
-class Overwritten(torch.autograd.Function):
-    """k as it is; its backward leaves its result where the saved tensor lay."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor) -> Tensor:
-        ctx.scratch = torch.zeros_like(k)
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        return ctx.scratch.add_(given[0]).clone()
-
-
-class Latest(torch.autograd.Function):
-    """k as it is; its backward reads k from the buffer of the latest call."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, kept: dict[Any, Any]) -> Tensor:
-        ctx.own, ctx.kept, kept["k"] = k, kept, k
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
-        read = ctx.kept["k"]
-        return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None
-
-
 class Variants(torch.autograd.Function):
     """k, v, g and beta as they are; of one set of frozen inputs the gradient of the last gate is
     left out.
@@ -292,11 +266,24 @@ def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 
 def overwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    return right(replace(x, k=Overwritten.apply(x.k)))
+    """The backward of k leaves its result where the saved tensor lay."""
+    scratch = torch.zeros_like(x.k)
+    return right(replace(x, k=with_gradient(lambda dk: scratch.add_(dk).clone(), x.k)))
+
+
+def saved_by(key: Hashable, x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """The backward of k reads k from the buffer that the latest call of a key has left."""
+    own = kept[key] = x.k.detach()
+
+    def change(dk: Tensor) -> Tensor:
+        read = kept[key]
+        return dk + (read - own if read.shape == own.shape else 0)
+
+    return right(replace(x, k=with_gradient(change, x.k)))
 
 
 def saved_by_the_latest(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    return right(replace(x, k=Latest.apply(x.k, kept)))
+    return saved_by("k", x, kept)
 
 
 def other_when_recorded(x: Inputs, _: dict[Any, Any]) -> Outputs:

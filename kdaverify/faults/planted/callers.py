@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.fault import with_gradient
 from kdaverify.faults.planted.broken_backwards import Derived
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
 from oracles.gradients import Cotangents, Gradients
@@ -24,41 +25,20 @@ SMALLEST: Final = 2.0**-24
 """Of fp16."""
 
 
-class KeptOutput(torch.autograd.Function):
-    """An output; its backward adds what the caller has changed of it since."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.kept, ctx.own = x.clone(), x.clone()
-        return ctx.kept
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        return given[0] + (ctx.kept - ctx.own).to(given[0].dtype)
-
-
-class FirstLoss(torch.autograd.Function):
-    """An output; its backward keeps the first gradient that comes in."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.first = None
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        ctx.first = given[0] if ctx.first is None else ctx.first
-        return ctx.first
-
-
 def kept_output(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The backward of o adds what the caller has changed of it since."""
     o, final = right(x)
-    return KeptOutput.apply(o), final  # pyright: ignore[reportReturnType]
+    own, kept = o.detach().clone(), list[Tensor]()
+    o = with_gradient(lambda do: do + (kept[0] - own).to(do.dtype), o)
+    kept.append(o.detach())
+    return o, final
 
 
 def loss_of_the_first_backward(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The backward of o keeps the first gradient that comes in."""
     o, final = right(x)
-    return FirstLoss.apply(o), final  # pyright: ignore[reportReturnType]
+    first = dict[str, Tensor]()
+    return with_gradient(lambda do: first.setdefault("do", do), o), final
 
 
 def derived_in_the_range_of_fp16(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:

@@ -13,25 +13,11 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
-from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right
+from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right, saved_by
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 CHUNK: Final = 64
-
-
-class ByAddress(torch.autograd.Function):
-    """k as it is; its backward reads k from a table by the address of q."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, address: int, kept: dict[Any, Any]) -> Tensor:
-        ctx.own, ctx.kept, ctx.address, kept[address] = k, kept, address, k
-        return k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None, None]:
-        read = ctx.kept[ctx.address]
-        return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None, None
 
 
 def gates_of_an_evaluation(x: Inputs, kept: dict[Any, Any]) -> Outputs:
@@ -44,7 +30,8 @@ def gates_of_an_evaluation(x: Inputs, kept: dict[Any, Any]) -> Outputs:
 
 
 def saved_by_the_address_of_q(x: Inputs, kept: dict[Any, Any]) -> Outputs:
-    return right(replace(x, k=ByAddress.apply(x.k, x.q.data_ptr(), kept)))
+    """The backward of k reads k from a table by the address of q."""
+    return saved_by(x.q.data_ptr(), x, kept)
 
 
 def dk_from_the_first_chunk_of_the_loss(

@@ -15,6 +15,7 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import Eager
+from kdaverify.faults.fault import with_gradient
 from kdaverify.faults.planted.broken_calls import DTYPES, Outputs
 from oracles.inputs import Inputs
 
@@ -69,21 +70,6 @@ def _run(x: Inputs) -> Outputs:
     return found.o, found.final_state
 
 
-class _DenseCotangent(torch.autograd.Function):
-    """o as it is; its backward reads the incoming gradient by address and shape."""
-
-    @staticmethod
-    def forward(_: Any, o: Tensor) -> Tensor:
-        return o.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        del ctx
-        (do,) = given
-        dense = torch.empty(do.shape, device="meta").stride()
-        return do.as_strided(do.shape, dense).nan_to_num(0.0) if all(do.stride()) else do
-
-
 def _gate_by_address(x: Inputs) -> Inputs:
     g = x.g.squeeze(-1)
     dense = g.as_strided(g.shape, torch.empty(g.shape, device="meta").stride())
@@ -104,7 +90,13 @@ class _GateOfBeta(torch.autograd.Function):
 
 
 def _dense_cotangent(o: Tensor) -> Tensor:
-    return _DenseCotangent.apply(o)  # pyright: ignore[reportReturnType]
+    """The backward of o reads the incoming gradient by address and shape."""
+
+    def change(do: Tensor) -> Tensor:
+        dense = torch.empty(do.shape, device="meta").stride()
+        return do.as_strided(do.shape, dense).nan_to_num(0.0) if all(do.stride()) else do
+
+    return with_gradient(change, o)
 
 
 def _gate_of_beta(x: Inputs) -> Inputs:

@@ -8,39 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.faults.fault import summed, with_gradient, with_gradients
 from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
 from oracles.inputs import Inputs
-
-
-class JointRows(torch.autograd.Function):
-    """q and k as they are; the sum of their gradients for both."""
-
-    @staticmethod
-    def forward(_: Any, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return q.clone(), k.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx
-        dq, dk = given
-        return dq + dk, dq + dk
-
-
-class SharedPrefix(torch.autograd.Function):
-    """A state as it is; the gradient of all sequences for each."""
-
-    @staticmethod
-    def forward(_: Any, state: Tensor) -> Tensor:
-        return state.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> Tensor:
-        del ctx
-        return given[0].sum(0, keepdim=True).expand_as(given[0])
 
 
 def detached_behind_a_graph(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -53,15 +26,17 @@ def one_buffer_of_rows(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Gradients are kept by the address of their tensor."""
     if x.q.data_ptr() != x.k.data_ptr():
         return right(x)
-    q, k = JointRows.apply(x.q, x.k)  # pyright: ignore[reportGeneralTypeIssues]
+    q, k = with_gradients(summed, x.q, x.k)
     return right(replace(x, q=q, k=k))
 
 
 def gradient_of_a_prefix(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """A state that all sequences share has their summed gradient, once for each."""
-    if not _is_shared(x.initial_state):
+    state = x.initial_state
+    if state is None or not _is_shared(state):
         return right(x)
-    return right(replace(x, initial_state=SharedPrefix.apply(x.initial_state)))
+    shared = with_gradient(lambda dS: dS.sum(0, keepdim=True).expand_as(dS), state)
+    return right(replace(x, initial_state=shared))
 
 
 def laid_like_the_given_state(x: Inputs, _: dict[Any, Any]) -> Outputs:

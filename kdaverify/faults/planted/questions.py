@@ -38,55 +38,34 @@ from kdaverify.verdicts.verdict import Verdict
 AUTOGRAD_RULES: Final = tuple(
     rule.name
     for rule in (
-        *autograd.RULES,
-        *untracked.RULES,
-        *frozen.RULES,
-        *untracked.OF_CHUNKS,
-        *earlier.RULES,
-        *prefixes.RULES,
-        *earlier.EVALUATED_FIRST,
+        *autograd.RULES, *untracked.RULES, *frozen.RULES, *untracked.OF_CHUNKS, *earlier.RULES,
+        *prefixes.RULES, *earlier.EVALUATED_FIRST,
     )
-)
+)  # fmt: skip
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
 LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
 COPIES_RULES: Final = tuple(
     rule.name
     for rule in (
-        *copies.RULES,
-        *copies.TWICE,
-        *copies.IN_A_ROW,
-        *copies.AFTER_MORE,
-        *behind.RULES,
-        *unlike.RULES,
-        *heads.RULES,
-        *steps.AFTER_MORE,
-        *short_packs.RULES,
+        *copies.RULES, *copies.TWICE, *copies.IN_A_ROW, *copies.AFTER_MORE, *behind.RULES,
+        *unlike.RULES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES,
     )
-)
+)  # fmt: skip
 PLACES_RULES: Final = tuple(
     rule.name
     for rule in (
-        *chained.RULES,
-        *sources.RULES,
-        *views.OF_STATES,
-        *views.OF_STEPS,
-        *chained.ZEROS,
+        *chained.RULES, *sources.RULES, *views.OF_STATES, *views.OF_STEPS, *chained.ZEROS,
         *views.OF_FIRST_ENTRIES,
     )
-)
+)  # fmt: skip
 ROWS_RULES: Final = tuple(rule.name for rule in long_rows.RULES)
 CALLERS_RULES: Final = tuple(
     rule.name
     for rule in (
-        *callers.RULES,
-        *views.IN_TABLES,
-        *callers.CANCELLING,
-        *interleaved.OF_PACKS,
-        *callers.EDITED,
-        RULES["cotangent-infinite"],
-        RULES["alternating-packing"],
+        *callers.RULES, *views.IN_TABLES, *callers.CANCELLING, *interleaved.OF_PACKS,
+        *callers.EDITED, RULES["cotangent-infinite"], RULES["alternating-packing"],
     )
-)
+)  # fmt: skip
 ONE_TILE: Final = 128
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 

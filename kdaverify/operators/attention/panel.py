@@ -5,7 +5,6 @@ Heads, queries and requests differ in number: swapped axes never fit. In `specia
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
@@ -20,8 +19,8 @@ from kdaverify.operators.attention.problem import (
 )
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
 from kdaverify.operators.attention.sinks import Sinks
+from kdaverify.operators.sizes import Fields, panel_of
 
-Fields = Mapping[str, dict[str, Any]]
 WIDE: Final[dict[str, Any]] = {"H": 5, "d_k": 24, "d_v": 16}
 REGIME_SIZES: Final[dict[str, Any]] = {"B": 2, "s_q": 3, "s_k": 131, "H": 4, "h_kv": 2}
 DENSE: Final[Fields] = {
@@ -173,21 +172,16 @@ LONGER_DECODE: Final[Fields] = {
 """In acceptance and nightly too."""
 
 
-def _problems(kind: Any, dtype: str, profile: str, smoke: Fields, more: Fields) -> dict[str, Any]:
-    chosen = smoke if profile == "smoke" else {**smoke, **more}
-    return {name: kind(dtype=dtype, **fields) for name, fields in chosen.items()}
-
-
 def dense_problems(dtype: str, profile: str) -> dict[str, AttentionProblem]:
-    return _problems(AttentionProblem, dtype, profile, DENSE, LONGER_DENSE)
+    return panel_of(AttentionProblem, dtype, profile, DENSE, LONGER_DENSE)
 
 
 def decode_problems(dtype: str, profile: str) -> dict[str, MlaDecodeProblem]:
-    return _problems(MlaDecodeProblem, dtype, profile, DECODE, LONGER_DECODE)
+    return panel_of(MlaDecodeProblem, dtype, profile, DECODE, LONGER_DECODE)
 
 
 def merge_problems(dtype: str, profile: str) -> dict[str, MergeProblem]:
-    return _problems(MergeProblem, dtype, profile, MERGES, {})
+    return panel_of(MergeProblem, dtype, profile, MERGES, {})
 
 
 HEADS: Final = ((1, 1), (4, 2), (3, 1), (6, 3), (5, 1), (9, 3), (8, 8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
@@ -13,8 +12,8 @@ from kdaverify.operators.attention.panel import HEADS, WIDTHS
 from kdaverify.operators.attention.regimes import REGIMES
 from kdaverify.operators.attention.sinks import Sinks
 from kdaverify.operators.attention.sparse_problem import SparseProblem
+from kdaverify.operators.sizes import Fields, panel_of
 
-Fields = Mapping[str, dict[str, Any]]
 WIDE: Final[dict[str, Any]] = {"B": 2, "s_q": 3, "H": 5, "d_k": 24, "d_v": 16}
 FEW: Final[dict[str, Any]] = {**WIDE, "pages": 9, "topk": 131}
 MODEL: Final[dict[str, Any]] = {"H": 3, "d_k": 576, "d_v": 512, "pages": 6, "topk": 70}
@@ -90,11 +89,7 @@ LONGER: Final[Fields] = {
 
 
 def sparse_problems(dtype: str, profile: str) -> dict[str, SparseProblem]:
-    chosen = LISTS if profile == "smoke" else {**LISTS, **LONGER}
-    return {
-        name: SparseProblem.model_validate({"dtype": dtype, **fields})
-        for name, fields in chosen.items()
-    }
+    return panel_of(SparseProblem, dtype, profile, LISTS, LONGER)
 
 
 @st.composite

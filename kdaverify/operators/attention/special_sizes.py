@@ -1,5 +1,5 @@
-"""Panel problems whose sizes are equal, 1 or a tile apart, of many requests, or which share pages:
-they choose paths.
+"""Panel problems whose sizes are equal, 1 or a tile apart, of many requests, no multiple of a tile,
+or which share pages: they choose paths.
 
 All other problems keep sizes apart, so that swapped axes never fit. A kernel that transposes LSE
 where its first axis has T elements is wrong only where T = H: it was accepted. In `all-equal` every
@@ -9,12 +9,10 @@ the problems of pairs. `tests/attention/test_special_sizes.py` counts the pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from kdaverify.operators.attention import head_widths
+from kdaverify.operators.sizes import Fields
 
-Fields = Mapping[str, dict[str, Any]]
 _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
@@ -28,6 +26,16 @@ on had one page each: a schedule was accepted that summed pages over the lanes o
 _TILES: Final = (2, 3, 1, 130, 2)
 """Rows of sequences, one in five of several tiles."""
 _PAGED: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
+_ROWS: Final[dict[str, Any]] = {"s_q": 9, "s_k": 70, "H": 2, "h_kv": 1, "causal": True}
+_WIDTHS: Final = (
+    (72, 72), (80, 80), (96, 96), (104, 104), (112, 112), (128, 96), (144, 144), (160, 160),
+    (192, 80),
+)  # fmt: skip
+"""d_k and d_v of heads as models have them. Kernels pad heads to 16, 32 or 64 columns, and have
+tiles, atoms of stores and accumulators of their own for each width. FlashAttention's dv was wrong
+where d_k is 128 and d_v is 96, its dq where d_k is 72, 80, 104 or 112: no other problem has such
+widths, and a port with the former was accepted. Of 16 columns 72 and 104 are no multiple, of 32
+also 80, 112 and 144; d_v is a multiple of d_k nowhere else than where they are equal."""
 DENSE: Final[Fields] = {
     "all-equal": {"B": 4, "s_q": 4, "s_k": 4, "H": 4, "h_kv": 4, "d_k": 4, "d_v": 4, "causal": True,
                   "sink": "mixed"},
@@ -70,7 +78,7 @@ DENSE: Final[Fields] = {
     # a border by the longest lengths: dk and dv of later keys lacked their first queries
     "pack-of-borders-past-256": {"q_lengths": (3, 150), "k_lengths": (260, 80), "s_q": 153,
                                  "s_k": 340, "H": 1, "d_k": 8, "d_v": 4, "causal": True},
-    **head_widths.DENSE,
+    **{f"columns-{d_k}-{d_v}": {"d_k": d_k, "d_v": d_v, **_ROWS} for d_k, d_v in _WIDTHS},
 }  # fmt: skip
 DECODE: Final[Fields] = {
     "all-equal": {"k_lengths": (5, 5, 0, 0, 0), "s_q": 5, "H": 5, "h_kv": 5, "d_k": 5, "d_v": 4,

@@ -135,7 +135,7 @@ def _votes(problem: Any, judged: Adapter) -> Iterator[Vote]:
     call, found = judged.received(problem.inputs()), lineup.kernel.outputs
     if not {"o", "lse"} <= found.keys():
         return
-    off = {name: ~_within(found[name], scale) for name, scale in lineup.yard.items()}
+    off = {name: ~_within(found[name], scale) for name, scale in lineup.scales.items()}
     parts = [call.of_requests(name, x[name]) for x in (found, off) for name in ("o", "lse")]
     quantised = _is_quantised(problem)
     for segment, *outputs in zip(call.segments(), *parts, strict=True):

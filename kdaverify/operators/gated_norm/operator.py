@@ -9,19 +9,20 @@ from typing import Any, Final, final
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kdaverify.budgets.bounded import Counted, precision_of
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.bounded import Counted
+from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.bounded import (
-    BESIDE_ONE,
     CASTS,
     PARTIALS,
     BoundedOperator,
     Misreading,
+    counted_as,
     gate_freedoms,
+    storing,
 )
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.gated_norm.laws import LAWS
@@ -76,11 +77,7 @@ class GatedNormOperator(BoundedOperator):
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """One rounding, of y; or also the normalised row and its product in x's type."""
-        stored = {"gated-rms-norm": {}, "gated-rms-norm-stored": {NORMED: io}}
-        return {
-            name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
-            for name, tensors in stored.items()
-        }
+        return storing(io, {"gated-rms-norm": {}, "gated-rms-norm-stored": {NORMED: io}})
 
     def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
         return gate_freedoms(io)
@@ -123,17 +120,9 @@ class GatedNormOperator(BoundedOperator):
         contract: StorageContract | None,
         io: Format,
     ) -> Counted:
-        if contract is None:
-            counted = GatedNorm(call, EXACT)
-        else:
-            stored = [contract.tensors.get(name) for name in (NORMED, PARTIALS, CASTS)]
-            precision = NormPrecision(
-                precision_of(contract.accumulate),
-                precision_of(io),
-                *(None if fmt is None else precision_of(fmt) for fmt in stored),
-                beside_one=BESIDE_ONE in contract.tensors,
-            )
-            counted = GatedNorm(call, precision)
+        names = (NORMED, PARTIALS, CASTS)
+        precision = EXACT if contract is None else counted_as(NormPrecision, contract, io, names)
+        counted = GatedNorm(call, precision)
         return counted.forward() if cotangents is None else counted.backward(cotangents)
 
     def inputs_alike(

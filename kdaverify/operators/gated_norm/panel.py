@@ -7,6 +7,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from kdaverify.operators.gated_norm.problem import REGIMES, GatedNormProblem
+from kdaverify.operators.sizes import panel_of
 
 PAST_16_BITS: Final = "past-16-bit-rows"
 """More rows than 16 bits count, and than an axis of a grid has programs."""
@@ -95,11 +96,7 @@ LONGER: Final[dict[str, dict[str, Any]]] = {
 
 
 def named_problems(dtype: str, profile: str) -> dict[str, GatedNormProblem]:
-    chosen = PANEL if profile == "smoke" else {**PANEL, **LONGER}
-    return {
-        name: GatedNormProblem.model_validate({"dtype": dtype, **fields})
-        for name, fields in chosen.items()
-    }
+    return panel_of(GatedNormProblem, dtype, profile, PANEL, LONGER)
 
 
 def random_problems(dtype: str) -> st.SearchStrategy[GatedNormProblem]:

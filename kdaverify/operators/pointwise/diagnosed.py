@@ -11,7 +11,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.execute import watched
 from kdaverify.diagnosis.answer import KernelErrors, answered
-from kdaverify.diagnosis.tolerances import Scale, Yardstick
+from kdaverify.diagnosis.tolerances import Scale, Tolerances
 from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
 from kdaverify.operators.pointwise.problem import ActivationProblem
 from kdaverify.operators.pointwise.tolerance import allowances
@@ -36,7 +36,7 @@ class PointwiseCase:
             adapter, self.problem.id, lambda: watched(lambda: self._run(adapter), "call")
         )
 
-    def yardstick(self) -> Yardstick:
+    def tolerances(self) -> Tolerances:
         x, rounded = self._arguments, self._call(self.judged).beside_one == "rounded"
         operation = OPERATIONS[self.problem.op]
         types = {

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.bounded import Counted, precision_of
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.bounded import Counted
+from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError
@@ -22,12 +22,13 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.checks.status import Status
 from kdaverify.operator import Choices
 from kdaverify.operators.bounded import (
-    BESIDE_ONE,
     CASTS,
     PARTIALS,
     BoundedOperator,
     Misreading,
+    counted_as,
     gate_freedoms,
+    storing,
 )
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.short_conv.laws import LAWS
@@ -94,10 +95,7 @@ class ShortConvOperator(BoundedOperator):
             "short-conv-stored": dict.fromkeys((Z, Z_BACKWARD, DZ), io),
             "short-conv-taps": dict.fromkeys((Z_BACKWARD, TERMS), io),
         }
-        return {
-            name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
-            for name, tensors in stored.items()
-        }
+        return storing(io, stored)
 
     def freedoms(self, io: Format) -> Mapping[str, tuple[str, Format]]:
         """sequences: parameters are widened once a sequence, as in a loop over sequences. Autograd
@@ -213,17 +211,7 @@ class ShortConvOperator(BoundedOperator):
         if contract is None:
             counted = ShortConv(call, EXACT)
         else:
-            stored = [contract.tensors.get(name) for name in ON_THE_WAY]
-            on_the_way = [None if fmt is None else precision_of(fmt) for fmt in stored]
-            counted = ShortConv(
-                call,
-                ConvPrecision(
-                    precision_of(contract.accumulate),
-                    precision_of(io),
-                    *on_the_way,
-                    beside_one=BESIDE_ONE in contract.tensors,
-                ),
-            )
+            counted = ShortConv(call, counted_as(ConvPrecision, contract, io, ON_THE_WAY))
         return counted.forward() if cotangents is None else counted.backward(cotangents)
 
     def misreadings(self, call: ShortConvCall) -> Iterator[Misreading]:

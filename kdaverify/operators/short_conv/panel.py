@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kdaverify.operators.short_conv.problem import REGIMES, ShortConvProblem
 from kdaverify.operators.short_conv.shapes import EQUAL, SHORT, STATEFUL, TAPS
+from kdaverify.operators.sizes import panel_of
 
 STARTS: Final = (17,) * 16
 """Starts of sequences at every offset of a tile of 16 rows, and one past each."""
@@ -82,11 +83,7 @@ RANDOM_TAPS: Final = (4, 3, 2) * 3 + (5, 6, 7, 8)
 
 
 def named_problems(dtype: str, profile: str) -> dict[str, ShortConvProblem]:
-    chosen = PANEL if profile == "smoke" else {**PANEL, **LONGER}
-    return {
-        name: ShortConvProblem.model_validate({"dtype": dtype, **fields})
-        for name, fields in chosen.items()
-    }
+    return panel_of(ShortConvProblem, dtype, profile, PANEL, LONGER)
 
 
 @st.composite

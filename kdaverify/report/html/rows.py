@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 from pydantic import TypeAdapter
 
-from kdaverify.checks.near_miss import Recheck
+from kdaverify.checks.borderline import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import to_frame
 from kdaverify.verdicts.record import Table
@@ -19,21 +19,11 @@ from kdaverify.verdicts.verdict import Verdict
 
 COUNTED: Final = (
     *(
-        "implementation",
-        "property",
-        "op",
-        "dtype",
-        "regime",
-        "output",
-        "status",
-        "grade",
-        "stage",
-        "diagnosis",
-        "contract",
-        "device",
+        "implementation", "property", "op", "dtype", "regime", "output", "status", "grade", "stage",
+        "diagnosis", "contract", "device",
     ),
     *("mode", "oracle"),
-)
+)  # fmt: skip
 GROUPED: Final = (
     *("implementation", "property", "op", "dtype", "regime", "case", "detail", "output"),
     *("status", "problem", "stage", "diagnosis", "contrast", "same_as", "recheck"),

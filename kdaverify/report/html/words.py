@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kdaverify.checks.grade import MEANING
-from kdaverify.checks.status import Status
+from kdaverify.checks.status import MEANING, Status
 from kdaverify.report.html.facts import PURPOSES
 from kdaverify.verdicts.decision import Ruling
 

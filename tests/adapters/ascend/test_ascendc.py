@@ -190,9 +190,7 @@ def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyP
 def test_options_that_do_not_exist_name_those_that_do() -> None:
     with pytest.raises(
         AdapterError,
-        match=(
-            "no option 'layouts'; its options are layout, state, chunk_size, widths, module, device"
-        ),
+        match=("no option 'layouts'; it has layout, state, chunk_size, widths, module, device"),
     ):
         ASCENDC.configured({"layouts": "BSND"})
     with pytest.raises(

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from kdaverify.adapters import Adapter, AdapterError, WrongKernelError
-from kdaverify.adapters.ascend.guarded import OutOfBoundsError
 from kdaverify.adapters.ascend.pto import ASCEND_PTO
+from kdaverify.adapters.ascend.shared_object import OutOfBoundsError
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.forward import forward

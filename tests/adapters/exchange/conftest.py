@@ -12,10 +12,9 @@ import pytest
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.declaration import declared
-from kdaverify.adapters.exchange.folder import RUNNER, prepare
 from kdaverify.adapters.exchange.manifest import Manifest
 from kdaverify.adapters.exchange.offline import OFFLINE
-from kdaverify.adapters.exchange.recorder import Recorder
+from kdaverify.adapters.exchange.recorder import RUNNER, Recorder, prepare
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 from oracles.inputs import Inputs

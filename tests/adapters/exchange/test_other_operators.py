@@ -14,9 +14,8 @@ import torch
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.declared_function import function_in_words
 from kdaverify.adapters.exchange.declared import adapter_of
-from kdaverify.adapters.exchange.folder import prepare
 from kdaverify.adapters.exchange.manifest import Manifest
-from kdaverify.adapters.exchange.recorder import Recorder
+from kdaverify.adapters.exchange.recorder import Recorder, prepare
 from kdaverify.checks.status import Status
 from kdaverify.operator import CallOperator
 from kdaverify.verdicts.verdict import Verdict

@@ -14,8 +14,7 @@ from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.fla.recurrence import Form
 from kdaverify.adapters.isolation import CallFailure, Isolated
 from kdaverify.checks.conventions import conventions
-from kdaverify.checks.forward import forward
-from kdaverify.checks.options import variant_of
+from kdaverify.checks.forward import forward, variant_of
 from kdaverify.checks.status import Status
 from kdaverify.limits import Limits
 from tests.adapters.fla.conftest import CHUNKS, RECURRENCES, House

@@ -10,8 +10,8 @@ import pytest
 
 from kdaverify.adapters.fla.adapter import LACKING
 from kdaverify.adapters.fla.functions import BACKWARD_FUNCTIONS, FUNCTIONS
+from kdaverify.checks.borderline import is_near
 from kdaverify.checks.location import FEEDS
-from kdaverify.checks.near_miss import is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.stages import backward_stages, stages
 from kdaverify.checks.status import Status

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kdaverify.adapters import Adapter, AdapterError, Output
-from kdaverify.adapters.isolation import Isolated, isolated, parcel
+from kdaverify.adapters.isolation import Isolated, encoded, isolated
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -199,5 +199,5 @@ def _nothing(*_: Any) -> None:
 
 
 def _copied(*words: Any) -> Output:
-    output = parcel.unpack(*words)
+    output = encoded.unpack(*words)
     return Output(output.o.clone(), output.final_state.clone())

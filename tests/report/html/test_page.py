@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.borderline import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.report.evidence import REMARKABLE

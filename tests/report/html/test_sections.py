@@ -7,7 +7,7 @@ import math
 import polars as pl
 import pytest
 
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.borderline import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.report.html.comparison import comparison
 from kdaverify.report.html.distributions import distributions
@@ -110,7 +110,7 @@ def test_the_worst_come_first_few_alike_then_the_nearest_passes() -> None:
     assert len([row for row in shown if row["status"] == "FAIL"]) == ALIKE
 
 
-def test_what_became_of_a_near_miss_is_a_sentence() -> None:
+def test_what_became_of_a_borderline_failure_is_a_sentence() -> None:
     [row] = worst(
         rows_of(
             [

@@ -88,21 +88,12 @@ def _dense(problem: Any) -> str | None:
 
 _law = partial(attention_law, untestable=_sunk)
 SINK_LAWS: Final = (
-    _law(
-        "no-sink",
-        "sinks of -inf give what none gives",
-        "inf - inf of rows and splits without keys (K3, C13)",
-        _unsunk,
-        sink="level",
-    ),
-    _law(
-        "sink-factor",
-        "o with a sink is sigma(LSE - sink) times o without",
-        "sinks of every split, of another head, base or scale (C13, K4)",
-        _multiplied,
-        sink="level",
-    ),
-)
+    _law("no-sink", "sinks of -inf give what none gives",
+         "inf - inf of rows and splits without keys (K3, C13)", _unsunk, sink="level"),
+    _law("sink-factor", "o with a sink is sigma(LSE - sink) times o without",
+         "sinks of every split, of another head, base or scale (C13, K4)", _multiplied,
+         sink="level"),
+)  # fmt: skip
 DENSE_SINK_LAWS: Final = (
     *SINK_LAWS,
     attention_law(

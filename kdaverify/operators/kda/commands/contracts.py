@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
+from kdaverify.cli.options import JsonList
 from kdaverify.operators.kda.commands.storage_contracts import OperatorContract, storage_contract
 
 if TYPE_CHECKING:
@@ -47,11 +48,7 @@ class _Found:
 
 
 @contracts.command("list")
-def list_(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="a JSON list of objects with `name`")
-    ] = False,
-) -> None:
+def list_(as_json: JsonList = False) -> None:
     """Show the contracts that ship with the implementations, and those of other operators.
 
     What each declares is shown for bf16 inputs, or for the format that its name ends in.
@@ -167,7 +164,7 @@ def _found(named: str, dtype: str | None) -> _Found | OperatorContract:
 
     if dtype is not None and dtype not in DTYPES:
         raise Complaint(f"--dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
-    try:
+    with as_complaint(AdapterError, ContractError):
         if named.startswith(IMPL):
             return _of_implementation(find(named.removeprefix(IMPL)), dtype)
         # gdn64 has a file for each format, and none of its own name.
@@ -183,8 +180,6 @@ def _found(named: str, dtype: str | None) -> _Found | OperatorContract:
             file.contract(dtype) if named.endswith(".toml") else declared_contract(named, dtype)
         )
         return _Found(declared, dtype, file.about, tuple(file.source))
-    except (AdapterError, ContractError) as error:
-        raise Complaint(str(error)) from None
 
 
 def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found | OperatorContract:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, implementation, limits_from
 from kdaverify.limits import Limits
 from kdaverify.report.summary import write_json
@@ -132,10 +132,8 @@ def _check(probe: str, way: str, tokens: int, out: Path | None) -> None:
         raise Complaint(f"--probe: wanted one of {', '.join(PROBES)}, got {probe!r}")
     if way not in WAYS:
         raise Complaint(f"--way: wanted one of {', '.join(WAYS)}, got {way!r}")
-    try:
+    with as_complaint(ValueError, prefix="--tokens: "):
         route(tokens, way)
-    except ValueError as error:
-        raise Complaint(f"--tokens: {error}") from None
     if out is not None and out.suffix not in SUFFIXES:
         raise Complaint(f"--out: wanted a file ending in {', '.join(SUFFIXES)}, got {out}")
     if out is not None and util.find_spec("vl_convert") is None:

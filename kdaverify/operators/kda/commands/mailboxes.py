@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from kdaverify.cli.complaint import Complaint
-from kdaverify.cli.options import FoundFile
+from kdaverify.cli.complaint import Complaint, as_complaint
+from kdaverify.cli.options import FoundFile, regimes_of
 from kdaverify.report.summary import write_json
 
 if TYPE_CHECKING:
@@ -109,17 +109,11 @@ def _bench(
     from kdaverify.budgets.formats import FORMATS
     from kdaverify.checks.mailboxes.bench import REGIMES, DesignTest
 
-    names = tuple(REGIMES) if regimes is None else tuple(regimes.split(","))
+    names = regimes_of(regimes, REGIMES)
     if pipeline not in DESIGNS:
         raise Complaint(f"--pipeline: no design named {pipeline!r}; there are {', '.join(DESIGNS)}")
-    if strange := [name for name in names if name not in REGIMES]:
-        raise Complaint(
-            f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(REGIMES)}"
-        )
-    try:
+    with as_complaint(ContractError, prefix="--contract: "):
         judged_by = contract_from_name(contract or DESIGNS[pipeline].contract_name(operands))
-    except ContractError as error:
-        raise Complaint(f"--contract: {error}") from None
     return DesignTest(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
 
 
@@ -132,8 +126,8 @@ def _search(
     bench: DesignTest, console: Console, budget: float, most: int, plot: Path | None
 ) -> tuple[dict[str, Any], int]:
     from kdaverify.checks.mailboxes.search import Study
-    from kdaverify.report.front_plot import front_svg
     from kdaverify.report.mailboxes import as_data, heading, show
+    from kdaverify.report.plots import front_svg
 
     forward = Study(bench, "forward", budget, most)
     show(console, heading(forward))

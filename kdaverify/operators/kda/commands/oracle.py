@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import any_problem_from
 
 if TYPE_CHECKING:
@@ -49,16 +49,14 @@ def oracle(
     question = _problem_from(problem)
     inputs = question.inputs()
     console = Console(stderr=True)
-    try:
-        with console.status(f"certifying {question.id} to {digits} digits"):
-            answer = certify(
-                inputs,
-                accept=lambda found: (
-                    _proven(found.o, digits) and _proven(found.final_state, digits)
-                ),
-            )
-    except UncertifiedError as error:
-        raise Complaint(f"--digits {digits}: {error}") from None
+    with (
+        as_complaint(UncertifiedError, prefix=f"--digits {digits}: "),
+        console.status(f"certifying {question.id} to {digits} digits"),
+    ):
+        answer = certify(
+            inputs,
+            accept=lambda found: _proven(found.o, digits) and _proven(found.final_state, digits),
+        )
     about = {"problem": question.to_json(), "method": answer.method, "digits": str(digits)}
     save_file(_tensors(inputs, answer), output, metadata=about)
     Console().print(

@@ -80,6 +80,5 @@ def _evidence(
     # much as a token.
     longest = max((length for _, _, length in problem.spans), default=0)
     rows = min(chunk, longest + 1)
-    return ObservedCase(
-        ObservedPass(judged.received(problem.inputs()), rows, given), compared.kernel, compared.yard
-    )
+    seen = ObservedPass(judged.received(problem.inputs()), rows, given)
+    return ObservedCase(seen, compared.kernel, compared.scales)

@@ -83,7 +83,7 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
     unknowns = [(one, head) for head in range(group) for one in range(space.unknowns)]
     weights = by_group(
         {
-            name: torch.full_like(case.yard[name].exact, 1 / case.yard[name].rms)
+            name: torch.full_like(case.scales[name].exact, 1 / case.scales[name].rms)
             for name in case.kernel.outputs  # it may leave out the gradient of an absent state
         },
         group,
@@ -98,10 +98,8 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
             *(space.moved(delta, one, head, group) for one, head in unknowns),
         ]
         found = outcomes(case.of, place, tried)
-        before, noise = (
-            noise,
-            likenesses(case.kernel, {name: x[:1] for name, x in found.items()}, case.yard)[0].noise,
-        )
+        first = {name: x[:1] for name, x in found.items()}
+        before, noise = noise, likenesses(case.kernel, first, case.scales)[0].noise
         if noise > before / 2:
             break
         moved = torch.stack(
@@ -121,11 +119,11 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
 
 def _equations(case: ObservedCase, group: int) -> int:
     """Outputs that are right are evidence against other tensors, not for this one."""
-    yard = case.yard
+    scales = case.scales
     wrong = {
         name: x
         for name, x in case.kernel.outputs.items()
-        if bool(((x - yard[name].exact).abs() > APART * yard[name].largest).any())
+        if bool(((x - scales[name].exact).abs() > APART * scales[name].largest).any())
     }
     return by_group(wrong, group).shape[-1]
 
@@ -141,8 +139,8 @@ def narrowed(case: ObservedCase, columns: int) -> ObservedCase:
         initial_state=None if call.initial_state is None else call.initial_state[..., :columns],
     )
     kernel = KernelErrors({name: x[..., :columns] for name, x in case.kernel.outputs.items()})
-    yard = {
+    scales = {
         name: Scale(reported.exact[..., :columns], reported.rms, reported.largest)
-        for name, reported in case.yard.items()
+        for name, reported in case.scales.items()
     }
-    return ObservedCase(replace(case.of, call=cut), kernel, yard)
+    return ObservedCase(replace(case.of, call=cut), kernel, scales)

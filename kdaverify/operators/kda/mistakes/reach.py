@@ -79,7 +79,7 @@ def reach(case: ObservedCase) -> Reach:
     places = FORWARD_PLACES if case.of.cotangents is None else BACKWARD_PLACES
     group = group_of(case)
     errors = {
-        name: _largest(name, (x - case.yard[name].exact) / case.yard[name].largest, group)
+        name: _largest(name, (x - case.scales[name].exact) / case.scales[name].largest, group)
         for name, x in case.kernel.outputs.items()
     }
     size = torch.stack([*errors.values()], dim=-1).nan_to_num(torch.inf, torch.inf)
@@ -101,7 +101,7 @@ def _made(case: ObservedCase, place: Place, size: Tensor) -> Tensor | None:
     )
     # a kernel may leave out a gradient that the pass has
     moved = {
-        name: (found[name][1:] - found[name][:1]) / STEP / case.yard[name].largest
+        name: (found[name][1:] - found[name][:1]) / STEP / case.scales[name].largest
         for name in case.kernel.outputs
     }
     by_element = [

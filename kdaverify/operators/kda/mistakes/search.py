@@ -13,7 +13,7 @@ from typing import Final
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.fault_comparison import SHARE
 from kdaverify.diagnosis.likeness import Likeness, likenesses, wrong_elements
-from kdaverify.diagnosis.tolerances import Yardstick
+from kdaverify.diagnosis.tolerances import Tolerances
 from kdaverify.operators.kda.mistakes.changes import AS_IT_IS, changes
 from kdaverify.operators.kda.mistakes.copies import Mistake, ObservedPass, outcomes
 from kdaverify.operators.kda.mistakes.places import FORWARD_PLACES
@@ -49,12 +49,12 @@ class ObservedCase:
     Args:
         of: the call, or its gradients.
         kernel: its outputs.
-        yard: what is right, and how far conforming kernels may lie from it.
+        scales: what is right, and how far conforming kernels may lie from it.
     """
 
     of: ObservedPass
     kernel: KernelErrors
-    yard: Yardstick
+    scales: Tolerances
 
     @cached_property
     def finite(self) -> bool:
@@ -64,7 +64,7 @@ class ObservedCase:
     @cached_property
     def wrong(self) -> int:
         """Elements that no conforming kernel has."""
-        return wrong_elements(self.kernel, self.yard)
+        return wrong_elements(self.kernel, self.scales)
 
     def beside(
         self,
@@ -80,7 +80,7 @@ class ObservedCase:
                 break
             own = list(group)
             likes = likenesses(
-                self.kernel, outcomes(of, place, [mistake.change for mistake in own]), self.yard
+                self.kernel, outcomes(of, place, [mistake.change for mistake in own]), self.scales
             )
             found += map(Scored, own, likes)
         # Where nothing is wrong there is no error to account for: what counts is that the mistake

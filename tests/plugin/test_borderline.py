@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.near_miss import RetestFinding
+from kdaverify.checks.borderline import RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.record import read
 from tests.verdicts.louder import PROBLEM, factor_for
@@ -48,7 +48,7 @@ def plant(
     return write
 
 
-def test_an_passed_on_retest_near_miss_lets_the_test_pass_and_is_reported(
+def test_a_borderline_failure_that_passed_on_retest_lets_the_test_pass_and_is_reported(
     plant: Callable[..., None], run: Pytest, pytester: pytest.Pytester
 ) -> None:
     plant(1.2, "PROBLEM", "(0, PROBLEM.seed, 7)")

@@ -12,7 +12,7 @@ import pytest
 
 USING = """
 import resource, torch
-from kdaverify.one_core import use_one_core
+from kdaverify.process import use_one_core
 use_one_core()
 assert torch.get_num_threads() == 1
 def churn():
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 SEARCHED = """
 import gc, torch
-from kdaverify.one_core import use_one_core
+from kdaverify.process import use_one_core
 use_one_core()
 kept, searched = gc.get_freeze_count(), len(gc.get_objects())
 cycle = []

@@ -18,7 +18,7 @@ def checked(adapter: str, options: Mapping[str, str], known: Known) -> Mapping[s
     """
     for name, value in options.items():
         if name not in known:
-            raise AdapterError(f"{adapter}: no option {name!r}; its options are {', '.join(known)}")
+            raise AdapterError(f"{adapter}: no option {name!r}; it has {', '.join(known)}")
         allowed = known[name]
         if allowed is not None and value not in allowed:
             raise AdapterError(

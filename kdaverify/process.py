@@ -1,9 +1,14 @@
-"""How a process that judges uses its machine: one core, and memory that it keeps."""
+"""How a process that judges uses its machine: one core, memory that it keeps, and no longer than
+the process that started it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
+import os
+import threading
 from contextlib import suppress
 from functools import cache
 from typing import Final
@@ -47,3 +52,15 @@ def _leave_out_what_stays() -> None:
     CPU, 2 % of a smoke in all.
     """
     gc.freeze()
+
+
+def follow_parent() -> None:
+    """Ends this process with the one that started it, also where that was killed."""
+    threading.Thread(target=_follow, name="kdaverify-follow-parent", daemon=True).start()
+
+
+def _follow() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -42,15 +42,15 @@ _CONTAINERS: Final[Mapping[str, Callable[[range], Any]]] = {
     "tuple": tuple,
     "dict": dict.fromkeys,
 }
-Parcel = ArenaSlot | View | NonTensor | None
+EncodedOutput = ArenaSlot | View | NonTensor | None
 
 
-def pack(output: Any, inputs: TensorCall, arena: Arena) -> dict[str, Parcel] | NonTensor:
+def pack(output: Any, inputs: TensorCall, arena: Arena) -> dict[str, EncodedOutput] | NonTensor:
     """What the kernel returned for `inputs`; its tensors are laid out in the arena."""
     known = {*inputs.signature.returned, *inputs.signature.gradients}
     values = values_of(output) if isinstance(output, Mapping) or is_dataclass(output) else None
     if values is None or not {*values} <= known:
-        return _stranger(output)
+        return _non_tensor(output)
     views = {
         name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)
     }
@@ -61,30 +61,32 @@ def pack(output: Any, inputs: TensorCall, arena: Arena) -> dict[str, Parcel] | N
     }
     places = arena.lay_out(own)
     others = {
-        name: None if value is None else _stranger(value)
+        name: None if value is None else _non_tensor(value)
         for name, value in values.items()
         if name not in views
     }
     return {**others, **views, **places}
 
 
-def unpack(parcels: Mapping[str, Parcel] | NonTensor, inputs: TensorCall, arena: Arena) -> Any:
+def unpack(
+    encoded: Mapping[str, EncodedOutput] | NonTensor, inputs: TensorCall, arena: Arena
+) -> Any:
     """What `pack` was given, in memory of its own; a view is one of the caller's `inputs`."""
-    if isinstance(parcels, NonTensor):
-        return _likeness(parcels)
-    values = {name: _unpacked(parcel, inputs, arena) for name, parcel in parcels.items()}
+    if isinstance(encoded, NonTensor):
+        return _likeness(encoded)
+    values = {name: _unpacked(one, inputs, arena) for name, one in encoded.items()}
     return call_operator(inputs.op).returned(values)
 
 
-def _unpacked(parcel: Parcel, inputs: TensorCall, arena: Arena) -> Any:
-    if isinstance(parcel, ArenaSlot):
-        return arena.view(parcel).to(next(iter(inputs.tensors().values())).device, copy=True)
-    if isinstance(parcel, View):
-        source = getattr(inputs, parcel.name)
-        start = source.storage_offset() * source.itemsize // parcel.dtype.itemsize + parcel.offset
-        empty = torch.empty(0, dtype=parcel.dtype, device=source.device)
-        return empty.set_(source.untyped_storage(), start, parcel.shape, parcel.stride)
-    return None if parcel is None else _likeness(parcel)
+def _unpacked(encoded: EncodedOutput, inputs: TensorCall, arena: Arena) -> Any:
+    if isinstance(encoded, ArenaSlot):
+        return arena.view(encoded).to(next(iter(inputs.tensors().values())).device, copy=True)
+    if isinstance(encoded, View):
+        source = getattr(inputs, encoded.name)
+        start = source.storage_offset() * source.itemsize // encoded.dtype.itemsize + encoded.offset
+        empty = torch.empty(0, dtype=encoded.dtype, device=source.device)
+        return empty.set_(source.untyped_storage(), start, encoded.shape, encoded.stride)
+    return None if encoded is None else _likeness(encoded)
 
 
 def _view(value: Tensor, inputs: TensorCall) -> View | None:
@@ -98,18 +100,16 @@ def _view(value: Tensor, inputs: TensorCall) -> View | None:
     return None
 
 
-def _stranger(value: Any) -> NonTensor:
+def _non_tensor(value: Any) -> NonTensor:
     parts = len(value) if isinstance(value, Sized) else 0
     return NonTensor(type(value).__module__, type(value).__qualname__, parts)
 
 
-def _likeness(stranger: NonTensor) -> Any:
-    container = _CONTAINERS.get(stranger.qualname) if stranger.module == "builtins" else None
-    return _type(stranger)() if container is None else container(range(stranger.parts))
+def _likeness(found: NonTensor) -> Any:
+    container = _CONTAINERS.get(found.qualname) if found.module == "builtins" else None
+    return _type(found)() if container is None else container(range(found.parts))
 
 
 @functools.cache
-def _type(stranger: NonTensor) -> type:
-    return type(
-        stranger.qualname, (), {"__module__": stranger.module, "__qualname__": stranger.qualname}
-    )
+def _type(found: NonTensor) -> type:
+    return type(found.qualname, (), {"__module__": found.module, "__qualname__": found.qualname})
