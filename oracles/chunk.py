@@ -84,14 +84,16 @@ class Chunk(OfSequences):
         exponent, rest = self._difference(
             lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :]
         )
-        size = exponent.shape[-2]
-        crossed = _above_diagonal(size, exponent.device)
+        size, device = exponent.shape[-2], exponent.device
+        # Masked before exp, not after alone: a non-causal difference overflows, and its gradient
+        # would be 0 * inf. Masked by 0, whose exponential takes a fifth of the time of that of -inf.
+        exponent = exponent.masked_fill_(_above_diagonal(size, device), 0.0)
         if self.resets is not None:
             resets = self.resets[..., rows, :]
-            crossed = crossed | (resets[..., :, None, :] > resets[..., None, :, :])
-        # Masked before exp, not after: a non-causal difference overflows, and its gradient would be
-        # 0 * inf.
-        return self._exp(exponent.masked_fill_(crossed, -torch.inf), rest)
+            crossed = resets[..., :, None, :] > resets[..., None, :, :]
+            exponent = exponent.masked_fill_(crossed, -torch.inf)
+        decay = self._exp(exponent, rest)
+        return decay * _causal(size, decay.dtype, device)
 
     def is_padding(self, rows: slice, *of_rows: Tensor) -> bool:
         """Whether rows lie past every sequence's end and are 0: their products are 0 too.
@@ -143,6 +145,13 @@ def _above_diagonal(size: int, device: torch.device) -> Tensor:
     # Made once for all: autograd, too, may want to keep it.
     with torch.inference_mode(mode=False):
         return torch.ones(size, size, dtype=torch.bool, device=device).triu(1)[..., None]
+
+
+@lru_cache(maxsize=64)
+def _causal(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[size, size, 1] 1 where the column is not later than the row, else 0; never written to."""
+    with torch.inference_mode(mode=False):
+        return (~_above_diagonal(size, device)).to(dtype)
 
 
 Pick = Callable[[Tensor], Tensor]
