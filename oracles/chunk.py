@@ -86,7 +86,7 @@ class Chunk(OfSequences):
         )
         size, device = exponent.shape[-2], exponent.device
         # Masked before exp, not after alone: a non-causal difference overflows, and its gradient
-        # would be 0 * inf. Masked by 0, whose exponential takes a fifth of the time of that of -inf.
+        # would be 0 * inf. By 0, whose exponential takes a fifth of the time of that of -inf.
         exponent = exponent.masked_fill_(_above_diagonal(size, device), 0.0)
         if self.resets is not None:
             resets = self.resets[..., rows, :]
@@ -176,13 +176,16 @@ class ScannedState(ABC):
 
 def cumsum(c: Chunk) -> None:
     """Math: 3.1. Writes G and resets."""
-    c.G = c.store("G", _finite_gates(c).cumsum(-2))
+    c.G = c.store("G", finite_gates(c).cumsum(-2))
 
 
-def _finite_gates(c: Chunk) -> Tensor:
+def finite_gates(c: Chunk) -> Tensor:
     """The gates with 0 in place of hard resets, which are counted instead. Writes resets."""
     hard = c.tokens.g.isneginf()
-    c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
+    if not bool(hard.any()):
+        c.resets = None
+        return c.tokens.g
+    c.resets = hard.long().cumsum(-2)
     return c.tokens.g.masked_fill(hard, 0.0)
 
 
@@ -190,7 +193,7 @@ def compensated_cumsum(c: Chunk) -> None:
     """Math: 3.1. Writes G, its rest and resets: decays as precise as the gates, however far those
     of a chunk add up.
     """
-    gates = _finite_gates(c).unbind(-2)
+    gates = finite_gates(c).unbind(-2)
     sums = list(accumulate(gates[1:], _added, initial=(gates[0], torch.zeros_like(gates[0]))))
     total, rest = (torch.stack(parts, dim=-2) for parts in zip(*sums, strict=True))
     c.G, c.rest = c.store("G", total), rest

@@ -86,7 +86,8 @@ class StochasticRounding(Samples):
         share = draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw
         # As a factor: a comparison into booleans and a choice by them take ten times as long.
         share.mul_(_misses(fmt, tensor))
-        return _step(share, tensor, fmt, most=2 * fmt.unit * self.size).add_(tensor)
+        # Laid out as the tensor is: products of matrices have other last bits in another layout.
+        return tensor + _step(share, tensor, fmt, most=2 * fmt.unit * self.size)
 
     def dot(self, a: Tensor, b: Tensor, fmt: Format) -> Tensor:
         """A dot product summed in order, every partial sum rounded.
@@ -245,7 +246,7 @@ def _step(share: Tensor, tensor: Tensor, fmt: Format, *, most: float) -> Tensor:
     if fmt.min_normal <= torch.finfo(tensor.dtype).tiny:
         return share.mul_(tensor)
     size = tensor.abs()
-    # Of zeros, which are many, every share is 0: 1 in their place leaves the smallest of the others.
+    # Of zeros, which are many, every share is 0: with 1 in their place the smallest is another's.
     zeros = torch.eq(size, 0.0, out=torch.empty_like(size)) if most <= 1 else 0.0
     if size.numel() and float((size + zeros).amin()) >= fmt.min_normal:
         # No share is larger than 1: half of the operations say the same.
