@@ -84,14 +84,16 @@ class Chunk(OfSequences):
         exponent, rest = self._difference(
             lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :]
         )
-        size = exponent.shape[-2]
-        crossed = _above_diagonal(size, exponent.device)
+        size, device = exponent.shape[-2], exponent.device
+        # Masked before exp, not after alone: a non-causal difference overflows, and its gradient
+        # would be 0 * inf. By 0, whose exponential takes a fifth of the time of that of -inf.
+        exponent = exponent.masked_fill_(_above_diagonal(size, device), 0.0)
         if self.resets is not None:
             resets = self.resets[..., rows, :]
-            crossed = crossed | (resets[..., :, None, :] > resets[..., None, :, :])
-        # Masked before exp, not after: a non-causal difference overflows, and its gradient would be
-        # 0 * inf.
-        return self._exp(exponent.masked_fill_(crossed, -torch.inf), rest)
+            crossed = resets[..., :, None, :] > resets[..., None, :, :]
+            exponent = exponent.masked_fill_(crossed, -torch.inf)
+        decay = self._exp(exponent, rest)
+        return decay * _causal(size, decay.dtype, device)
 
     def is_padding(self, rows: slice, *of_rows: Tensor) -> bool:
         """Whether rows lie past every sequence's end and are 0: their products are 0 too.
@@ -145,6 +147,13 @@ def _above_diagonal(size: int, device: torch.device) -> Tensor:
         return torch.ones(size, size, dtype=torch.bool, device=device).triu(1)[..., None]
 
 
+@lru_cache(maxsize=64)
+def _causal(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[size, size, 1] 1 where the column is not later than the row, else 0; never written to."""
+    with torch.inference_mode(mode=False):
+        return (~_above_diagonal(size, device)).to(dtype)
+
+
 Pick = Callable[[Tensor], Tensor]
 Stage = Callable[[Chunk], None]
 
@@ -167,13 +176,16 @@ class ScannedState(ABC):
 
 def cumsum(c: Chunk) -> None:
     """Math: 3.1. Writes G and resets."""
-    c.G = c.store("G", _finite_gates(c).cumsum(-2))
+    c.G = c.store("G", finite_gates(c).cumsum(-2))
 
 
-def _finite_gates(c: Chunk) -> Tensor:
+def finite_gates(c: Chunk) -> Tensor:
     """The gates with 0 in place of hard resets, which are counted instead. Writes resets."""
     hard = c.tokens.g.isneginf()
-    c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
+    if not bool(hard.any()):
+        c.resets = None
+        return c.tokens.g
+    c.resets = hard.long().cumsum(-2)
     return c.tokens.g.masked_fill(hard, 0.0)
 
 
@@ -181,7 +193,7 @@ def compensated_cumsum(c: Chunk) -> None:
     """Math: 3.1. Writes G, its rest and resets: decays as precise as the gates, however far those
     of a chunk add up.
     """
-    gates = _finite_gates(c).unbind(-2)
+    gates = finite_gates(c).unbind(-2)
     sums = list(accumulate(gates[1:], _added, initial=(gates[0], torch.zeros_like(gates[0]))))
     total, rest = (torch.stack(parts, dim=-2) for parts in zip(*sums, strict=True))
     c.G, c.rest = c.store("G", total), rest

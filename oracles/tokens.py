@@ -136,14 +136,15 @@ def gather(inputs: Inputs, span: Span, dtype: torch.dtype, others: Tensors) -> T
     first, rows, valid = span
     group = inputs.HV // inputs.H
     device = inputs.q.device
-    inert = None if bool(valid.all()) else (~valid).to(device)
-    rows = rows.to(device)
+    padded = not bool(valid.all())
+    # Of padding, one more than there are: zeros, as `scatter` cuts off.
+    rows = (rows.masked_fill(~valid, inputs.B * inputs.T) if padded else rows).to(device)
 
     def take(tensor: Tensor, repeat: int = 1) -> Tensor:
-        picked = tensor.flatten(0, 1)[rows].to(dtype)
-        if inert is not None:
-            picked = picked.masked_fill(inert.view(*inert.shape, *[1] * (picked.ndim - 2)), 0.0)
-        picked = picked.transpose(1, 2)
+        flat = tensor.flatten(0, 1)
+        if padded:
+            flat = torch.cat((flat, flat.new_zeros(1, *flat.shape[1:])))
+        picked = flat[rows].to(dtype).transpose(1, 2)
         return picked.repeat_interleave(repeat, dim=1) if repeat > 1 else picked
 
     def made() -> Tokens:

@@ -29,7 +29,7 @@ from kdaverify.budgets.solves import (
     identity,
 )
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.chunk import STAGES, Chunk, Stage, Stages
+from oracles.chunk import STAGES, Chunk, Stage, Stages, finite_gates
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.inputs import Inputs
 
@@ -281,15 +281,8 @@ def running_cumsum_in(keep: Callable[[Tensor], Tensor] | None) -> Stage:
 
 
 def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:
-    rows = _finite_gates(c).unbind(-2)
+    rows = finite_gates(c).unbind(-2)
     c.G = c.store("G", torch.stack(list(accumulate(rows, add)), dim=-2))
-
-
-def _finite_gates(c: Chunk) -> Tensor:
-    """Gates with 0 in place of hard resets, which are counted by token."""
-    hard = c.tokens.g.isneginf()
-    c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
-    return c.tokens.g.masked_fill(hard, 0.0)
 
 
 @cache
@@ -307,7 +300,7 @@ def multiplied_decays(fmt: Format) -> Stage:
         return fmt.round(size), passed[1] + decay[1] + exponent
 
     def stage(c: Chunk) -> None:
-        size, exponent = torch.frexp(_finite_gates(c).double().exp())
+        size, exponent = torch.frexp(finite_gates(c).double().exp())
         rows = zip(size.unbind(-2), exponent.unbind(-2), strict=True)
         sums = [m.log() + e * math.log(2.0) for m, e in accumulate(rows, product)]
         c.G = c.store("G", torch.stack(sums, dim=-2).to(c.tokens.g.dtype))

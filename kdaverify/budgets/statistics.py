@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -121,8 +122,8 @@ def statistics_of_runs(
             _root_mean_square_of(sizes, 1).tolist(),
             sizes.amax(1).tolist(),
             _root_mean_square_of(sizes.view(len(runs), -1, runs.shape[-1]), -1),
-            _median(relative),
-            _tail(relative),
+            _quantile(relative, 0.5),
+            _quantile(relative, 0.99),
             biases(flat, truth.high.flatten()),
         )
         return [ErrorStatistics(*one) for one in zip(*columns, strict=True)]
@@ -135,22 +136,15 @@ def statistics_of_runs(
     ]
 
 
-def _median(values: Tensor) -> list[float]:
-    """[runs] Each row's lower median; torch.quantile refuses large tensors."""
-    rank = _rank(values, 0.5)
-    return values.kthvalue(rank, 1).values.tolist() if rank else [0.0] * len(values)
-
-
-def _tail(values: Tensor) -> list[float]:
-    """[runs] The same for 99 %, from the few largest values, found in less time."""
-    rank = _rank(values, 0.99)
-    if rank:
-        return values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist()
-    return [0.0] * len(values)
-
-
-def _rank(values: Tensor, fraction: float) -> int:
-    return math.ceil(fraction * values.shape[1])
+def _quantile(values: Tensor, fraction: float) -> list[float]:
+    """[runs] Each row's lower quantile, 0 without columns; torch.quantile refuses large tensors."""
+    rank = math.ceil(fraction * values.shape[1])
+    if not rank:
+        return [0.0] * len(values)
+    if values.device.type != "cpu":
+        return values.kthvalue(rank, 1).values.tolist()
+    # The same number in a tenth of the time of kthvalue: 3 % of a smoke.
+    return np.partition(values.numpy(), rank - 1, axis=1)[:, rank - 1].tolist()
 
 
 def worst(candidates: list[ErrorStatistics]) -> ErrorStatistics:

@@ -84,7 +84,10 @@ class StochasticRounding(Samples):
         """
         draw = self.draw(tensor, fmt)
         share = draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw
-        return torch.where(_holds(fmt, tensor), tensor, tensor + _step(share, tensor, fmt))
+        # As a factor: a comparison into booleans and a choice by them take ten times as long.
+        share.mul_(_misses(fmt, tensor))
+        # Laid out as the tensor is: products of matrices have other last bits in another layout.
+        return tensor + _step(share, tensor, fmt, most=2 * fmt.unit * self.size)
 
     def dot(self, a: Tensor, b: Tensor, fmt: Format) -> Tensor:
         """A dot product summed in order, every partial sum rounded.
@@ -229,15 +232,23 @@ class DrawnExp(Drawing):
         return replace(self, rounding=self.rounding.of_first(live, number))
 
 
-def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
-    """`share` of every element, at least of the smallest normal number, at most of all."""
+def _step(share: Tensor, tensor: Tensor, fmt: Format, *, most: float) -> Tensor:
+    """`share` of every element, at least of the smallest normal number, at most of all.
+
+    Args:
+        most: what no share exceeds.
+    """
+    # Of an infinity, which every format holds, the share is 0: the step is no NaN.
+    tensor = tensor.clamp(-torch.finfo(tensor.dtype).max, torch.finfo(tensor.dtype).max)
     # What is subnormal in the working type too is not worth it: a CPU multiplies subnormal numbers
     # thirty times as slowly, and zeros, which are many, would take shares of the smallest normal
     # number.
     if fmt.min_normal <= torch.finfo(tensor.dtype).tiny:
         return share.mul_(tensor)
     size = tensor.abs()
-    if size.numel() and float(size.amin()) >= fmt.min_normal:
+    # Of zeros, which are many, every share is 0: with 1 in their place the smallest is another's.
+    zeros = torch.eq(size, 0.0, out=torch.empty_like(size)) if most <= 1 else 0.0
+    if size.numel() and float((size + zeros).amin()) >= fmt.min_normal:
         # No share is larger than 1: half of the operations say the same.
         return share.mul_(tensor)
     return share.mul_(size.clamp(min=fmt.min_normal)).clamp_(-size, size).mul_(tensor.sign())
@@ -263,5 +274,14 @@ def _is_exact(total: Tensor, squares: Tensor, fmt: Format) -> Tensor:
 
 
 def _holds(fmt: Format, tensor: Tensor) -> Tensor:
+    return _nearest(fmt, tensor) == tensor
+
+
+def _misses(fmt: Format, tensor: Tensor) -> Tensor:
+    """1 where the format cannot hold an element, else 0; in its type."""
+    return torch.ne(_nearest(fmt, tensor), tensor, out=torch.empty_like(tensor))
+
+
+def _nearest(fmt: Format, tensor: Tensor) -> Tensor:
     # float64 cannot see what it cannot hold itself: there, what fits in fp32 is taken to be exact.
-    return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor) == tensor
+    return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor)

@@ -77,12 +77,20 @@ def test_an_incoming_gradient_of_another_shape_is_refused_where_it_could_be_summ
         gradients_of(outputs, leaves, {"sum": torch.ones(2, 3, 4)})
 
 
-def test_gradients_are_taken_without_sympy() -> None:
-    program = """
-import sys, torch
+TAKEN = """
 from oracles.autograd import derivatives
 x = torch.ones(3, requires_grad=True)
 derivatives(lambda: {"y": 2 * x}, {"x": x}, {"y": torch.ones(3)})
-sys.exit("sympy" in sys.modules)
 """
+OF_ACTIVATIONS = """
+from kdaverify.operators.pointwise.call import ActivationArguments, torch_activations
+logits = {"logits": torch.ones(1, 1, 3)}
+x = ActivationArguments(logits, setting=1.0, cotangent=torch.ones(1, 1, 3))
+torch_activations()["beta_sigmoid"].backward(x)
+"""
+
+
+@pytest.mark.parametrize("taken", [TAKEN, OF_ACTIVATIONS], ids=["call", "activations"])
+def test_gradients_are_taken_without_sympy(taken: str) -> None:
+    program = f"import sys, torch\n{taken}\nsys.exit('sympy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from oracles.autograd import gradients_of
 from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
@@ -88,13 +89,8 @@ def differentiated(
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in x.tensors.items()}
         with torch.enable_grad():
             result = forward(replace(x, tensors=leaves))
-        found = dict(
-            zip(
-                leaves,
-                torch.autograd.grad(result, tuple(leaves.values()), x.cotangent),
-                strict=True,
-            )
-        )
+        assert x.cotangent is not None  # every backward has one
+        found = gradients_of({"result": result}, leaves, {"result": x.cotangent})
         return {
             gradient: found[source]
             for gradient, source in OPERATIONS[op].gradients.items()
