@@ -84,8 +84,8 @@ class StochasticRounding(Samples):
         """
         draw = self.draw(tensor, fmt)
         share = draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw
-        # As a factor: a comparison into booleans and a choice by them take ten times as long.
-        share.mul_(_rounds(fmt, tensor))
+        # As a factor: a comparison into booleans and a choice by them take five times as long.
+        share.mul_(_inexact(fmt, tensor))
         # Laid out as the tensor is: products of matrices have other last bits in another layout.
         return tensor + _step(share, tensor, fmt, most=2 * fmt.unit * self.size)
 
@@ -277,7 +277,7 @@ def _holds(fmt: Format, tensor: Tensor) -> Tensor:
     return _nearest(fmt, tensor) == tensor
 
 
-def _rounds(fmt: Format, tensor: Tensor) -> Tensor:
+def _inexact(fmt: Format, tensor: Tensor) -> Tensor:
     """1 where the format rounds an element, else 0; in its type."""
     return torch.ne(_nearest(fmt, tensor), tensor, out=torch.empty_like(tensor))
 

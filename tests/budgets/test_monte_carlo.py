@@ -146,6 +146,19 @@ def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(
     )
 
 
+@pytest.mark.parametrize("name", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_a_format_holds_stays_and_all_else_moves(name: str, dtype: torch.dtype) -> None:
+    """Also beside infinities, whose share is no number, and zeros, which have none."""
+    held = torch.tensor([0.0, 1.5, -3.0, torch.inf, -torch.inf], dtype=dtype)
+    other = torch.tensor([0.1, -1e-3, 1e-6, 7.7], dtype=torch.float64).to(dtype)
+    rounding = StochasticRounding(torch.Generator().manual_seed(7))
+    moved = rounding.rounded(torch.cat((held, other)), FORMATS[name])
+    assert torch.equal(moved[: len(held)], held)
+    if FORMATS[name].dtype != dtype:
+        assert (moved[len(held) :] != other).all()
+
+
 def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
     """All 8 draws of a sum of gates that decides a row may round to nothing: the ninth, which does
     not, was 3.15 times over.
