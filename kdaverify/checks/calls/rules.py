@@ -113,6 +113,7 @@ LATER: Final = (
     *callers.EDITED,
     *earlier.EVALUATED_FIRST,
     *nonfinite.RULES,
+    *earlier.MICRO,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

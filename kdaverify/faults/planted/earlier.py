@@ -34,6 +34,44 @@ class ByAddress(torch.autograd.Function):
         return given[0] + (read - ctx.own if read.shape == ctx.own.shape else 0), None, None
 
 
+class AddedToGrad(torch.autograd.Function):
+    """k as it is; its gradient contains that of an earlier backward, in `.grad`."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        ctx.save_for_backward(k)
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        (k,) = ctx.saved_tensors
+        return given[0] if not k.is_leaf or k.grad is None else given[0] + k.grad
+
+
+def gradient_added_to_grad(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    return right(replace(x, k=AddedToGrad.apply(x.k)))
+
+
+class ClearedGrad(torch.autograd.Function):
+    """k as it is; its backward clears `.grad`, as if each were the first."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        ctx.save_for_backward(k)
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        (k,) = ctx.saved_tensors
+        if k.is_leaf and k.grad is not None:
+            k.grad.zero_()
+        return given[0]
+
+
+def gradient_that_clears_grad(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    return right(replace(x, k=ClearedGrad.apply(x.k)))
+
+
 def gates_of_an_evaluation(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     """Gates derived under no_grad stand for those of a later call on the same tensor."""
     if not torch.is_grad_enabled():

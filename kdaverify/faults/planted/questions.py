@@ -45,6 +45,7 @@ AUTOGRAD_RULES: Final = tuple(
         *earlier.RULES,
         *prefixes.RULES,
         *earlier.EVALUATED_FIRST,
+        *earlier.MICRO,
     )
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
