@@ -26,6 +26,7 @@ from kdaverify.checks.calls import (
     late_keys,
     lifetimes,
     long_rows,
+    long_sums,
     multiples,
     neighbours,
     neutral,
@@ -114,6 +115,7 @@ LATER: Final = (
     *earlier.EVALUATED_FIRST,
     *nonfinite.RULES,
     *earlier.MICRO,
+    *long_sums.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""
