@@ -21,7 +21,7 @@ class Product(torch.autograd.Function):
     """n times an exact factor; the backward multiplies what comes in, or a copy of it."""
 
     @staticmethod
-    def forward(ctx: Any, n: Tensor, factor: Tensor, edits: bool) -> Tensor:  # noqa: FBT001 # of autograd
+    def forward(ctx: Any, n: Tensor, factor: Tensor, edits: bool) -> Tensor:
         ctx.save_for_backward(n, factor)
         ctx.edits = edits
         return n * factor

@@ -27,8 +27,7 @@ LEFT: Final = 64
 
 def _long_sums(case: CallRuleCase) -> list[Outcome]:
     return first_wrong_or_all(
-        _opposed(replace(case, problem=case.beside(**fields)))
-        for fields in _choices(case)
+        _opposed(replace(case, problem=case.beside(**fields))) for fields in _choices(case)
     )
 
 
