@@ -26,6 +26,9 @@ class RuledOperator(Operator):
         has_far_keys: whether keys of weight 0 may be before those of a call.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
         combines_sizes: whether it has problems of many sizes at once: see `combined_sizes`.
+        long_sums: fields of batches of two entries with as many rows as programs share sums of
+            gradients of parameters over; none of operators without parameters, or whose exact
+            values take long.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
 
@@ -36,6 +39,7 @@ class RuledOperator(Operator):
     holds_nan: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
     combines_sizes: ClassVar[bool] = False
+    long_sums: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     def in_other_forms(self, rule: CallRule, problem: Any) -> Mapping[str, Any]:

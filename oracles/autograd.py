@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -86,6 +86,23 @@ def evaluated_before() -> Generator[None]:
         _EVALUATED.reset(before)
 
 
+Backward = Literal["grad", "backward"]
+"""`torch.autograd.grad`, which returns gradients, or `backward()`, which adds them to `.grad`."""
+_EARLIER: Final = ContextVar[Backward | None]("earlier", default=None)
+
+
+@contextmanager
+def after_a_micro_batch(backward: Backward) -> Generator[None]:
+    """Within it every call follows an equal one with the same leaves, whose `.grad` has the
+    gradients of that, as where a training program sums over micro-batches.
+    """
+    before = _EARLIER.set(backward)
+    try:
+        yield
+    finally:
+        _EARLIER.reset(before)
+
+
 def leaves_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those of a call's tensors that are not frozen, as leaves of a graph."""
     return {name: leaf(x) for name, x in tensors.items() if name not in _FROZEN.get()}
@@ -113,10 +130,44 @@ def derivatives(
     Raises:
         ForwardOnlyError: no output has a graph.
     """
-    outputs = _with_graph(call)
-    if not any(map(_has_graph, outputs.values())):
-        raise ForwardOnlyError(NO_GRAPH)
-    return gradients_of(outputs, leaves, cotangents)
+    backward = _EARLIER.get()
+    if backward is None:
+        return gradients_of(_recorded(call), leaves, cotangents)
+    return _OF_MICRO_BATCHES[backward](call, leaves, cotangents)
+
+
+def _beside_grad(
+    call: Callable[[], Mapping[str, Any]],
+    leaves: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """The gradients of a second call, those of the first in `.grad`."""
+    for name, dx in gradients_of(_recorded(call), leaves, cotangents).items():
+        leaves[name].grad = dx
+    return gradients_of(_recorded(call), leaves, cotangents)
+
+
+def _added_to_grad(
+    call: Callable[[], Mapping[str, Any]],
+    leaves: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Half of what `backward()` of two equal calls adds up to.
+
+    Rounding is monotone: half of the rounded sum lies between the gradients of both calls, and is
+    theirs to the bit where they are equal.
+    """
+    for _ in range(2):
+        loss = _loss_on(_recorded(call), cotangents)
+        if loss is not None:
+            loss.backward(inputs=[*leaves.values()])
+    return {
+        name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad / 2
+        for name, leaf in leaves.items()
+    }
+
+
+_OF_MICRO_BATCHES: Final = {"grad": _beside_grad, "backward": _added_to_grad}
 
 
 def gradients_of(
@@ -134,11 +185,11 @@ def gradients_of(
     Args:
         keep: whether the graph can be walked again.
     """
-    reached = [name for name in cotangents if _has_graph(outputs[name])]
-    if not reached:
+    loss = _loss_on(outputs, cotangents)
+    if loss is None:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     found = torch.autograd.grad(
-        _loss([outputs[name] for name in reached], [cotangents[name] for name in reached]),
+        loss,
         list(leaves.values()),
         retain_graph=keep,
         allow_unused=True,
@@ -165,6 +216,14 @@ class _Loss(torch.autograd.Function):
         return None, *ctx.cotangents
 
 
+def _loss_on(outputs: Mapping[str, Any], cotangents: Mapping[str, Tensor]) -> Tensor | None:
+    """The loss on what has a graph; None where nothing has."""
+    reached = [name for name in cotangents if _has_graph(outputs[name])]
+    if not reached:
+        return None
+    return _loss([outputs[name] for name in reached], [cotangents[name] for name in reached])
+
+
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
 def _loss(outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
@@ -182,6 +241,18 @@ def _loss(outputs: list[Tensor], cotangents: list[Tensor]) -> Tensor:
             )
     given = [dy.to(y.dtype) for y, dy in zip(outputs, cotangents, strict=True)]
     return _Loss.apply(given, *outputs)
+
+
+def _recorded(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The outputs of a call.
+
+    Raises:
+        ForwardOnlyError: none has a graph.
+    """
+    outputs = _with_graph(call)
+    if not any(map(_has_graph, outputs.values())):
+        raise ForwardOnlyError(NO_GRAPH)
+    return outputs
 
 
 def _with_graph(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:

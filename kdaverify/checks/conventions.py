@@ -199,7 +199,18 @@ def _unanswered(adapter: Adapter, problem: Problem) -> Outcome | None:
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
     if not isinstance(fault, CallError):
         return None
-    return Outcome(fault.output, fault.status, mended(adapter, fault))
+    said = mended(adapter, fault) + _other_layout(adapter, problem, fault)
+    return Outcome(fault.output, fault.status, said)
+
+
+def _other_layout(adapter: Adapter, problem: Problem, fault: CallError) -> str:
+    """Under which layout the call has outputs of the wanted shapes, whatever their numbers."""
+    if fault.status is not Status.SHAPE:
+        return ""
+    for _, other in _others(adapter, ("layout",)):
+        if not isinstance(_complaint(other, other.domain.fit(problem)), CallError):
+            return f"; with layout={other.conventions.layout!r} every output has its shape"
+    return ""
 
 
 def _transposed(adapter: Adapter) -> Outcome | None:

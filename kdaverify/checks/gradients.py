@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, AdapterError, values_of
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, of_failed_call, skipped
+from kdaverify.checks.status import Status
 from oracles.autograd import NO_GRAPH, ForwardOnlyError
 from oracles.signature import TensorCall
 
@@ -112,18 +114,42 @@ def run_backward(
     Args:
         copied: makes the copies of the inputs that are handed over, wherever they are to lie.
     Raises:
-        CallError: the kernel raised, ended its process, edited an input, or returned another thing.
+        CallError: the kernel raised, ended its process, edited an input or an incoming gradient, or
+            returned another thing.
         ForwardOnlyError: it has no backward.
         AdapterError: the call never came to the kernel.
     """
-    own = copied(inputs)
+    own, before = copied(inputs), _copies_of(given)
     returned = watched(lambda: adapter.gradients(own, given), "call")
+    _check_cotangents_kept(given, before)
     wanted = _sources(inputs)
     found = values_of(returned)
     for name, source in wanted.items():
         check_kind(name, found[name], tuple(source.shape), source.dtype)
     check_inputs_kept(own, inputs)
     return {name: torch.Tensor.detach(found[name]) for name in wanted}
+
+
+def _copies_of(given: Any) -> dict[str, Tensor]:
+    return {name: dy.clone() for name, dy in values_of(given).items() if dy is not None}
+
+
+def _check_cotangents_kept(given: Any, before: dict[str, Tensor]) -> None:
+    """Refuses a backward that edited an incoming gradient: autograd hands the same tensor to every
+    reader of an output, as of x and f(x) in a residual connection.
+
+    Raises:
+        CallError: naming the first that changed.
+    """
+    after = values_of(given)
+    for name, dy in before.items():
+        if not same(after[name].contiguous(), dy.contiguous()):
+            raise CallError(
+                Status.MUTATED_INPUT,
+                name,
+                f"{name}: the backward changed its incoming gradient in place; compute on a copy of"
+                " it",
+            )
 
 
 def _sources(inputs: TensorCall) -> dict[str, torch.Tensor]:

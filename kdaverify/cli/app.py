@@ -123,4 +123,13 @@ def _run() -> int:
         return complain(str(error))
     except TyperException as error:
         # pydantic's prefix, where typer checks a choice
-        return complain(error.format_message().replace("Value error, ", ""))
+        message = error.format_message().replace("Value error, ", "")
+        return complain(f"{message}{_commands_instead(error, message)}")
+
+
+def _commands_instead(error: TyperException, message: str) -> str:
+    """What there is, where a command is none and no other has a name like it."""
+    if not message.startswith("No such command") or "Did you mean" in message:
+        return ""
+    context = getattr(error, "ctx", None)
+    return f" There are {', '.join(context.command.commands)}." if context else ""

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.fault import Fault, with_gradient, with_gradients
-from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, silu
+from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, silu, windows
+
+TILE: Final = 4096
+"""Tokens of a program of the backward."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,29 @@ class UnwrittenRows(Parts):
         # 1/8: what the rows hold that nobody wrote
         own = with_gradient(lambda dw: dw + 0.125, weight) if packed else weight
         return Parts.__call__(self, x, own, bias, *rest)
+
+
+class InTiles(torch.autograd.Function):
+    """A parameter of every token; sums of its gradient over tiles of them are stored in bf16."""
+
+    @staticmethod
+    def forward(_: Any, w: Tensor, tokens: int) -> Tensor:
+        return w.expand(tokens, len(w)).clone()
+
+    @staticmethod
+    def backward(_: Any, dw: Tensor) -> tuple[Tensor, None]:
+        parts = [tile.sum(0).bfloat16() for tile in dw.split(TILE)]
+        return torch.stack(parts).to(dw.dtype).sum(0), None
+
+
+def in_stored_sums(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """Undeclared, of more tokens than a tile."""
+    taps = windows(stream, w.shape[1])
+    if len(taps[0]) <= TILE:
+        return RIGHT.take(stream, w, b)
+    weights = [InTiles.apply(column, len(taps[0])) for column in w.mT]
+    z = sum((each * x for each, x in zip(weights, taps, strict=True)), torch.zeros(()))
+    return z if b is None else z + b
 
 
 class OfBoth(torch.autograd.Function):
@@ -100,4 +126,7 @@ FAULTS: Final = (
           "class: strides of incoming gradients", "B",
           "an incoming gradient that is expanded or transposed, an initial state",
           ("d_initial_state",), lambda _: StridesOfTheGradient(**vars(RIGHT))),
+    _conv("CONV-sums", "sums of dweight over 4,096 tokens are stored in bf16, undeclared",
+          "class: formats of partial sums", "C", "more than 4,096 tokens", ("dweight",),
+          lambda _: RIGHT.replaced(take=in_stored_sums)),
 )  # fmt: skip

@@ -99,17 +99,17 @@ def of_one_rank(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tenso
 
 
 class TilesOfRows(torch.autograd.Function):
-    """The weight of every row; a program sums the gradient of 8 rows, and stores it as y."""
+    """The weight of every row; a program sums the gradient of some rows, and stores it as y."""
 
     @staticmethod
-    def forward(ctx: Any, w: Tensor, rows: int, stored: torch.dtype) -> Tensor:
-        ctx.stored = stored
+    def forward(ctx: Any, w: Tensor, rows: int, stored: torch.dtype, size: int) -> Tensor:
+        ctx.stored, ctx.size = stored, size
         return w.expand(rows, len(w)).clone()
 
     @staticmethod
-    def backward(ctx: Any, dw: Tensor) -> tuple[Tensor, None, None]:
-        parts = [tile.sum(0).to(ctx.stored) for tile in dw.split(8)]
-        return torch.stack(parts).float().sum(0), None, None
+    def backward(ctx: Any, dw: Tensor) -> tuple[Tensor, None, None, None]:
+        parts = [tile.sum(0).to(ctx.stored) for tile in dw.split(ctx.size)]
+        return torch.stack(parts).to(dw.dtype).sum(0), None, None, None
 
 
 def by_tanh(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
@@ -121,7 +121,7 @@ def by_tanh(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
 def in_partial_sums(
     x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
 ) -> Tensor:
-    w = TilesOfRows.apply(weight.float(), x[..., 0].numel(), x.dtype).view(x.shape)
+    w = TilesOfRows.apply(weight.float(), x[..., 0].numel(), x.dtype, 8).view(x.shape)
     return right(x.float(), gate.float(), w, eps, activation).to(x.dtype)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.gated_norm import EVERY, Norm, act, right, root
+from kdaverify.faults.gated_norm import EVERY, Norm, TilesOfRows, act, right, root
 
 TILE: Final = 64
 """Rows from which on a backward has tiles."""
@@ -22,6 +22,8 @@ PROGRAMS: Final = 132
 """Of a backward that stays resident, one for each multiprocessor."""
 FEW: Final = 8
 """Rows up to which a kernel for decode is called, that has no backward."""
+PROGRAM: Final = 2048
+"""Rows whose sum of the weight's gradient a program stores, where there are more."""
 BLOCK: Final = 16
 """Rows of a block, and columns where a row is padded to a power of two."""
 
@@ -139,6 +141,14 @@ def in_programs(kept: dict[int, Tensor]) -> Norm:
     return norm
 
 
+def in_stored_sums(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """Partial sums of the weight's gradient are stored in 16 bits, undeclared."""
+    rows = x[..., 0].numel()
+    if rows > PROGRAM:
+        w = TilesOfRows.apply(w, rows, torch.bfloat16, PROGRAM).view(x.shape)
+    return right(x, z, w, eps, name)
+
+
 def unrecorded(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     if x[..., 0].numel() <= FEW:
         x, z, w = x.detach(), z.detach(), w.detach()
@@ -169,4 +179,7 @@ FAULTS: Final = (
           reference="Dao-AILab/flash-attention#781",
           trigger="133 to 263 rows after a call of more", outputs=("dweight",),
           patch=lambda _: in_programs({})),
+    _norm(id="NORM-sums", title="sums of dweight over 2,048 rows are stored in bf16, undeclared",
+          reference="class: formats of partial sums", trigger="more than 2,048 rows",
+          outputs=("dweight",), patch=lambda _: in_stored_sums, kind="C"),
 )  # fmt: skip

@@ -50,6 +50,16 @@ def test_a_kernel_that_is_wrong_under_every_convention_is_left_to_the_suites() -
     assert conventions(standin(two_wrong, DECLARED)).status is Status.SKIP
 
 
+def test_the_layout_whose_shapes_fit_is_named_where_the_numbers_are_wrong_too() -> None:
+    def zeros(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float) -> Any:
+        del g, beta, scale
+        return 0 * v, q.new_zeros(len(q), v.shape[1], k.shape[-1], v.shape[-1])
+
+    found = conventions(kernel(zeros, dtypes="fp32", layout="bthd"))
+    assert (found.output, found.status) == ("final_state", Status.SHAPE)
+    assert found.message.endswith("; with layout='bhtd' every output has its shape")
+
+
 def test_offsets_that_are_named_and_refused_are_a_wrong_declaration() -> None:
     def refusing(
         q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any, cu_seqlens: Any = None

@@ -100,6 +100,7 @@ def test_the_marked_rules_are_those_about_gradients() -> None:
         "shared-forwards",
         "two-packs",
         "evaluated-first",
+        "micro-batches",
     }
     assert {name for name, rule in RULES.items() if rule.backward} == with_a_graph | {
         name for name in RULES if name.endswith("-backward") or name.startswith("cotangent-")

@@ -33,7 +33,7 @@ from kdaverify.problems import REGIMES
 from kdaverify.problems.probes import PROBES
 from kdaverify.survey.state import ImplementationState, KernelState
 from kdaverify.verdicts.decision import Ruling
-from tests.docs import attention_tables
+from tests.docs import attention_tables, size_tables
 from tests.docs.blocks import ROOT
 
 STATE: Final = ROOT / "reports" / "state" / "state.json"
@@ -367,7 +367,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "attention-options": _attention_options,
     **{
         mark: lambda head=head, rows=rows: table(head, rows())
-        for mark, (head, rows) in attention_tables.TABLES.items()
+        for mark, (head, rows) in {**attention_tables.TABLES, **size_tables.TABLES}.items()
     },
     "regimes": _regimes,
     "probes": lambda: table(

@@ -21,7 +21,9 @@ from kdaverify.operator import problem_from_json
 from tests.operators import convolutions, norms
 
 MODULES: Final[Mapping[str, Any]] = {"short_conv": convolutions, "gated_rms_norm": norms}
-CALLED: Final = frozenset({"CONV-strides", "CONV-bias", "NORM-views", "NORM-partials"})
+CALLED: Final = frozenset(
+    {"CONV-strides", "CONV-bias", "CONV-sums", "NORM-views", "NORM-partials", "NORM-sums"}
+)
 """Rules of calls find these; `tests.faults.other_triggers` has the rules."""
 FAULTS: Final = [
     (op, name) for op, module in MODULES.items() for name in module.FAULTS if name not in CALLED

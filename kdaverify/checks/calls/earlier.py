@@ -26,7 +26,7 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
-from oracles.autograd import ForwardOnlyError, evaluated_before
+from oracles.autograd import Backward, ForwardOnlyError, after_a_micro_batch, evaluated_before
 from oracles.signature import Role
 
 HEADS: Final = ("B", "H", "HV", "h_kv")
@@ -36,6 +36,10 @@ FIRST: Final = {29: torch.inference_mode, 31: torch.no_grad}
 MASKED: Final = 65
 """Tokens before and behind those of a loss: a chunk of 64, and one more."""
 LOSS: Final = 4
+MICRO_BATCHES: Final[dict[Backward, str]] = {
+    "grad": "by torch.autograd.grad where `.grad` has the gradients of an earlier micro-batch",
+    "backward": "by backward() of two micro-batches, half of their sum in `.grad`,",
+}
 
 
 def _after_refused(case: CallRuleCase) -> list[Outcome]:
@@ -69,6 +73,16 @@ def _evaluated_before(case: CallRuleCase) -> list[Outcome]:
         found = case.back()
     said = "where a call under no_grad had the same tensors before"
     return same_or_right(plain, found, case.judged_back, said)
+
+
+def _micro_batches(case: CallRuleCase) -> list[Outcome]:
+    """A first call of the leaves has no `.grad`: no other rule, nor any panel, makes a second."""
+    plain, found = {name: dx.clone() for name, dx in case.back().items()}, list[Outcome]()
+    for backward, said in MICRO_BATCHES.items():
+        with after_a_micro_batch(backward):
+            second = case.back()
+        found += same_or_right(plain, second, case.judged_back, said)
+    return found
 
 
 def _evaluated_first(case: CallRuleCase) -> list[Outcome]:
@@ -174,4 +188,10 @@ EVALUATED_FIRST: Final = (
           " inference mode, or under no_grad",
           "buffers made for a shape by its first call, which no graph takes, and paths chosen then",
           _evaluated_first, packed=False, inside=True, backward=True, once=True),
+)  # fmt: skip
+MICRO: Final = (
+    _rule("micro-batches", "gradients are the same where inputs have a `.grad` of an earlier"
+          " micro-batch, and backward() adds them to it once",
+          "a gradient that is added to `.grad` by the kernel, and once more by autograd",
+          _micro_batches, packed=False, inside=True, backward=True, once=True),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from kdaverify.checks.calls import (
     late_keys,
     lifetimes,
     long_rows,
+    long_sums,
     multiples,
     neighbours,
     neutral,
@@ -79,6 +80,7 @@ LATER: Final = (
     *behind.RULES, *lifetimes.OF_MANY, *steps.AFTER_MORE, *prefixes.RULES, *short_packs.RULES,
     *combined_sizes.RULES, *head_counts.RULES, *neutral.RULES, *steps.FED_BACK,
     *interleaved.OF_PACKS, *callers.EDITED, *earlier.EVALUATED_FIRST, *nonfinite.RULES,
+    *earlier.MICRO, *long_sums.RULES,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -13,11 +13,32 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.fault import with_gradient
 from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right, saved_by
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 CHUNK: Final = 64
+
+
+def gradient_added_to_grad(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The gradient of k contains that of an earlier backward, in `.grad`."""
+
+    def added(dk: Tensor) -> Tensor:
+        return dk if not x.k.is_leaf or x.k.grad is None else dk + x.k.grad
+
+    return right(replace(x, k=with_gradient(added, x.k)))
+
+
+def gradient_that_clears_grad(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """The backward clears the `.grad` of k, as if each were the first."""
+
+    def cleared(dk: Tensor) -> Tensor:
+        if x.k.is_leaf and x.k.grad is not None:
+            x.k.grad.zero_()
+        return dk
+
+    return right(replace(x, k=with_gradient(cleared, x.k)))
 
 
 def gates_of_an_evaluation(x: Inputs, kept: dict[Any, Any]) -> Outputs:

@@ -39,7 +39,7 @@ AUTOGRAD_RULES: Final = tuple(
     rule.name
     for rule in (
         *autograd.RULES, *untracked.RULES, *frozen.RULES, *untracked.OF_CHUNKS, *earlier.RULES,
-        *prefixes.RULES, *earlier.EVALUATED_FIRST,
+        *prefixes.RULES, *earlier.EVALUATED_FIRST, *earlier.MICRO,
     )
 )  # fmt: skip
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))

@@ -257,6 +257,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "edited-inputs-backward": lambda: port(between.kept_input),
     "cotangent-infinite": lambda: Derived(callers.overflows_left_out),
     "evaluated-first": lambda: port(earlier.buffer_of_the_first_call),
+    "micro-batches": lambda: port(earlier.gradient_added_to_grad),
 }
 """By the rule that each breaks."""
 

@@ -71,6 +71,7 @@ class GatedNormOperator(BoundedOperator):
     native = (PAST_16_BITS,)
     of_sizes = frozenset((*EQUAL, *MULTIPLES, *NARROW))
     equal_sizes = has_sources = True
+    long_sums = ({"B": 2, "T": 8209, "H": 1, "V": 16},)
     odd = (frozenset({"x", "y"}),)
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012

@@ -54,6 +54,9 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
     "long": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 64},
 }
+LONG_SUMS: Final = {"B": 2, "T": 8209, "D": 16}
+"""Without an activation, and with one of small z: what contracts admit to be stored of z would hide
+as much as a partial sum does."""
 STATE: Final = "final_state"
 SECONDS: Final = 1e-7
 """A tap of a token of a channel, in float64, there and back."""
@@ -81,6 +84,7 @@ class ShortConvOperator(BoundedOperator):
     of_sizes = frozenset((*EQUAL, *SHORT, *TAPS))
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
     equal_sizes = holds_nan = True
+    long_sums = (LONG_SUMS | {"activation": "none"}, LONG_SUMS | {"value": "tiny"})
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 

@@ -9,14 +9,14 @@ from typing import Final
 import pytest
 
 from kdaverify.adapters.registry import find
-from kdaverify.checks.calls.earlier import EVALUATED_FIRST, RULES
+from kdaverify.checks.calls.earlier import EVALUATED_FIRST, MICRO, RULES
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.broken_calls import port
 from kdaverify.faults.planted.catalogue import PLANTED
-from kdaverify.faults.planted.earlier import path_of_the_first_call
+from kdaverify.faults.planted.earlier import gradient_that_clears_grad, path_of_the_first_call
 from tests.checks.ruled import statuses
 
-NAMES: Final = [rule.name for rule in (*RULES, *EVALUATED_FIRST)]
+NAMES: Final = [rule.name for rule in (*RULES, *EVALUATED_FIRST, *MICRO)]
 NEAR: Final = ("backward-twice", "two-forwards", "no-grad", "edited-values", "alternating-packing")
 BROKEN: Final = {
     "AUTO11": {"after-refused"},
@@ -24,6 +24,7 @@ BROKEN: Final = {
     "AUTO13": {"shared-forwards"},
     "AUTO14": {"masked-loss-backward"},
     "AUTO17": {"evaluated-first"},
+    "AUTO18": {"micro-batches"},
 }
 
 
@@ -41,6 +42,12 @@ def test_a_path_without_a_graph_is_found_by_the_first_call_of_a_shape() -> None:
         "no-grad": set(),
         "inference-mode": set(),
     }
+
+
+def test_a_backward_that_clears_grad_is_found_by_backward_alone() -> None:
+    found = statuses(port(gradient_that_clears_grad), ("micro-batches", "backward-twice"))
+    assert Status.FAIL in found["micro-batches"]
+    assert found["backward-twice"] == {Status.PASS}
 
 
 def test_every_rule_has_a_fault() -> None:

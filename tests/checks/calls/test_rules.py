@@ -21,7 +21,7 @@ from kdaverify.faults.planted.rulebreakers import BROKEN
 ELSEWHERE = {
     *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
     *("many-copies", "many-copies-backward", "long-rows", "sequences-apart", "late-keys"),
-    *("combined-sizes", "combined-sizes-backward", "nan-shows"),
+    *("combined-sizes", "combined-sizes-backward", "nan-shows", "long-sums-backward"),
     *(name for name, rule in RULES.items() if rule.keys),
 }
 
