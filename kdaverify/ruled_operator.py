@@ -26,6 +26,7 @@ class RuledOperator(Operator):
         has_far_keys: whether keys of weight 0 may be before those of a call.
         equal_sizes: whether there are problems for rules of calls whose axes no size distinguishes.
         combines_sizes: whether it has problems of many sizes at once: see `combined_sizes`.
+        has_sizes_in_turn: whether it has small problems of single sizes: see `sizes_in_turn`.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
 
@@ -36,6 +37,7 @@ class RuledOperator(Operator):
     holds_nan: ClassVar[bool] = False
     equal_sizes: ClassVar[bool] = False
     combines_sizes: ClassVar[bool] = False
+    has_sizes_in_turn: ClassVar[bool] = False
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     def in_other_forms(self, rule: CallRule, problem: Any) -> Mapping[str, Any]:
@@ -52,6 +54,11 @@ class RuledOperator(Operator):
     def combined_sizes(self, adapter: Adapter, profile: str, *, backward: bool) -> Sequence[Any]:
         """Problems with every pair, or triple, of sizes that kernels choose paths by."""
         del adapter, profile, backward
+        return ()
+
+    def sizes_in_turn(self, adapter: Adapter, dtype: str, *, backward: bool) -> Sequence[Any]:
+        """Small problems that an implementation takes, each of a size that the panel lacks."""
+        del adapter, dtype, backward
         return ()
 
     def within_bounds(

@@ -107,6 +107,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (adapter.operator.has_copies or not rule.copies)
         and (adapter.operator.has_far_keys or not rule.far)
         and (adapter.operator.combines_sizes or not rule.combined)
+        and (adapter.operator.has_sizes_in_turn or not rule.in_turn)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (adapter.conventions.norm is not None or not rule.normalised)
         and (of_states or not (rule.decode or rule.states))

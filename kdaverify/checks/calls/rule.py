@@ -50,6 +50,7 @@ class CallRule:
         apart: about NaN in one sequence: tested on operators whose calls may hold it.
         combined: about combinations of sizes: tested on every problem that the operator has of
             them.
+        in_turn: about sizes one after another: tested on operators that say which.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
@@ -85,6 +86,7 @@ class CallRule:
     aligned: bool = False
     apart: bool = False
     combined: bool = False
+    in_turn: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False

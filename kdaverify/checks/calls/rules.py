@@ -34,6 +34,7 @@ from kdaverify.checks.calls import (
     prefixes,
     repeated,
     short_packs,
+    sizes_in_turn,
     sources,
     steps,
     surroundings,
@@ -113,6 +114,7 @@ LATER: Final = (
     *callers.EDITED,
     *earlier.EVALUATED_FIRST,
     *nonfinite.RULES,
+    *sizes_in_turn.RULES,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""
