@@ -29,6 +29,7 @@ class RuledOperator(Operator):
         long_sums: fields of batches of two entries with as many rows as programs share sums of
             gradients of parameters over; none of operators without parameters, or whose exact
             values take long.
+        has_sizes_in_turn: whether it has small problems of single sizes: see `sizes_in_turn`.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
 
@@ -40,6 +41,7 @@ class RuledOperator(Operator):
     equal_sizes: ClassVar[bool] = False
     combines_sizes: ClassVar[bool] = False
     long_sums: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    has_sizes_in_turn: ClassVar[bool] = False
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     def in_other_forms(self, rule: CallRule, problem: Any) -> Mapping[str, Any]:
@@ -56,6 +58,11 @@ class RuledOperator(Operator):
     def combined_sizes(self, adapter: Adapter, profile: str, *, backward: bool) -> Sequence[Any]:
         """Problems with every pair, or triple, of sizes that kernels choose paths by."""
         del adapter, profile, backward
+        return ()
+
+    def sizes_in_turn(self, adapter: Adapter, dtype: str, *, backward: bool) -> Sequence[Any]:
+        """Small problems that an implementation takes, each of a size that the panel lacks."""
+        del adapter, dtype, backward
         return ()
 
     def within_bounds(

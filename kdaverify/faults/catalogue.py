@@ -53,6 +53,7 @@ from kdaverify.faults.attention import (
     prefixes,
     quantised,
     sizes,
+    sizes_in_turn,
     sources,
     special_sizes,
     splits,
@@ -72,7 +73,8 @@ MODULES: Final = (
     gated_calls, conv_taps, conv_states, conv_backward, conv_sizes, gated_norm, norm_shapes, layer,
     layer_cache, layer_growth, attention_scores, masks, pages, splits, attention_backward,
     attention_sinks, wrapper, sizes, special_sizes, prefixes, leftovers, wide, head_widths, crowds,
-    views, copies, sources, far, late_keys, ports, lists, quantised,
+    views, copies, sources, far, late_keys, sizes_in_turn,
+    ports, lists, quantised,
 )  # fmt: skip
 """One for each stage, in the order of the pipeline; then those of the other operators."""
 

@@ -37,6 +37,7 @@ _PARTS: Final = {
     "one-empty": "no keys in one part of two rows in three",
     "empty": "likewise, and in neither part of the third",
     "near": "9e-8 to 9e-4 apart",
+    "zeros": "exactly 0 or -0 in one part or both, beside -inf in two rows of five",
 }
 
 

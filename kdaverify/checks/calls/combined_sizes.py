@@ -17,7 +17,8 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 
 
-def _combined(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
+def within_or_judged(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
+    """Outputs, or gradients, against proven bounds; those outside against the tolerances."""
     call, judge = case.direction(backward=backward)
     found = call()
     within = case.adapter.operator.within_bounds(
@@ -40,8 +41,8 @@ _rule = partial(CallRule, exposes=_EXPOSES, combined=True, once=True)
 RULES: Final = (
     _rule("combined-sizes",
           "every triple of sizes that kernels choose paths by gives right outputs",
-          check=_combined),
+          check=within_or_judged),
     _rule("combined-sizes-backward",
           "every pair of them, every triple from acceptance on, gives right gradients",
-          check=partial(_combined, backward=True), backward=True),
+          check=partial(within_or_judged, backward=True), backward=True),
 )  # fmt: skip

@@ -51,6 +51,7 @@ class CallRule:
         combined: about combinations of sizes: tested on every problem that the operator has of
             them.
         summed: about sums of gradients of parameters: tested on operators that say how many rows.
+        in_turn: about sizes one after another: tested on operators that say which.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
@@ -87,6 +88,7 @@ class CallRule:
     apart: bool = False
     combined: bool = False
     summed: bool = False
+    in_turn: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False

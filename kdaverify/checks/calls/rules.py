@@ -35,6 +35,7 @@ from kdaverify.checks.calls import (
     prefixes,
     repeated,
     short_packs,
+    sizes_in_turn,
     sources,
     steps,
     surroundings,
@@ -81,6 +82,7 @@ LATER: Final = (
     *combined_sizes.RULES, *head_counts.RULES, *neutral.RULES, *steps.FED_BACK,
     *interleaved.OF_PACKS, *callers.EDITED, *earlier.EVALUATED_FIRST, *nonfinite.RULES,
     *earlier.MICRO, *long_sums.RULES,
+    *sizes_in_turn.RULES,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

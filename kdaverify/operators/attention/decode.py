@@ -20,6 +20,7 @@ from kdaverify.operators.attention.far_keys import before_pages, check_first
 from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
+from kdaverify.operators.attention.sizes_in_turn import decode_in_turn
 from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike, other_lengths
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
@@ -56,7 +57,7 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
     special_sizes = DECODE
-    has_copies = has_far_keys = combines_sizes = True
+    has_copies = has_far_keys = combines_sizes = has_sizes_in_turn = True
     about = "decode of multi-head latent attention over a paged cache: o and lse, forward"
     positional = ("q", "cache", "block_table", "cache_seqlens")
     keywords = ("d_v", "softmax_scale", "causal", "sink")
@@ -114,6 +115,11 @@ class MlaDecodeOperator(SoftmaxOperator):
 
     def size_space(self, adapter: Adapter, profile: str) -> SizeSpace:
         return decode_sizes(adapter, profile)
+
+    def sizes_in_turn(
+        self, adapter: Adapter, dtype: str, *, backward: bool
+    ) -> list[MlaDecodeProblem]:
+        return decode_in_turn(adapter, dtype)
 
     def random_problems(self, dtype: str) -> st.SearchStrategy[MlaDecodeProblem]:
         return random_decode(dtype)

@@ -20,6 +20,7 @@ from kdaverify.operators.attention.laws import DENSE_LAWS
 from kdaverify.operators.attention.laws.dense import SPARE
 from kdaverify.operators.attention.panel import dense_problems, random_dense
 from kdaverify.operators.attention.problem import AttentionProblem
+from kdaverify.operators.attention.sizes_in_turn import dense_in_turn
 from kdaverify.operators.attention.softmax import SoftmaxOperator, other_lengths
 from kdaverify.operators.attention.special_sizes import DENSE
 from kdaverify.operators.function import FunctionTakes
@@ -55,7 +56,7 @@ class AttentionOperator(SoftmaxOperator):
 
     name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
     special_sizes = DENSE
-    has_sources = has_copies = has_far_keys = combines_sizes = True
+    has_sources = has_copies = has_far_keys = combines_sizes = has_sizes_in_turn = True
     about = "softmax attention, also packed or with a sink: o and lse, forward and backward"
     positional = ("q", "k", "v")
     keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "sink")
@@ -137,6 +138,11 @@ class AttentionOperator(SoftmaxOperator):
 
     def size_space(self, adapter: Adapter, profile: str) -> SizeSpace:
         return dense_sizes(adapter, profile)
+
+    def sizes_in_turn(
+        self, adapter: Adapter, dtype: str, *, backward: bool
+    ) -> list[AttentionProblem]:
+        return dense_in_turn(adapter, dtype, backward=backward)
 
     def random_problems(self, dtype: str) -> st.SearchStrategy[AttentionProblem]:
         return random_dense(dtype)

@@ -54,6 +54,9 @@ DENSE: Final[Fields] = {
     "keys-past-4096": {"s_q": 2, "s_k": 4200, "H": 1, "d_k": 16, "d_v": 8},
     # an accumulator that left the registers after every 8,192 keys went through bf16
     "keys-past-16384": {"s_q": 3, "s_k": 16484, "H": 1, "d_k": 16, "d_v": 8},
+    # dq was rounded after every 1,024 keys: of ordinary rows that is no larger than other roundings
+    "sums-that-cancel": {"s_q": 2, "s_k": 4200, "H": 2, "d_k": 16, "d_v": 8, "logits": "heads",
+                         "value": "halves"},
     # positions are exact up to 256 in bf16 and up to 2048 in fp16
     "positions-past-256": {"s_q": 270, "s_k": 270, "H": 1, "d_k": 16, "d_v": 8, "causal": True},
     # the route of decode, whose heads are in another order

@@ -334,7 +334,17 @@ class MlaDecodeProblem(SoftmaxProblem):
 
 
 Parts = Literal[
-    "normal", "equal", "far", "apart", "high", "low", "lowest", "one-empty", "empty", "near"
+    "normal",
+    "equal",
+    "far",
+    "apart",
+    "high",
+    "low",
+    "lowest",
+    "one-empty",
+    "empty",
+    "near",
+    "zeros",
 ]
 APART: Final = (100.0, -100.0, 130.0, -130.0, 1e4, -1e4)
 """By row: past the range of exp in fp32 (88 upwards), of 2^x (128), and of fp16 sums."""
@@ -344,6 +354,11 @@ LOWEST: Final = -64_000.0
 """As of logits `lowest`: below a finite number that a running maximum starts at."""
 
 
+ZEROS: Final = ((0.0, None), (None, -0.0), (0.0, -0.0), (0.0, -torch.inf), (-torch.inf, 0.0))
+"""By row, of each part; None: as it is. A single key of logit 0 has an LSE of 0: a kernel that took
+it for memory that nothing was written to was accepted."""
+
+
 class MergeProblem(Canonical):
     """One problem of a merge.
 
@@ -351,7 +366,7 @@ class MergeProblem(Canonical):
         T, H, d_v: rows, heads, columns.
         parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
             one part of every third row, empty in both of every third row too, near up to 9e-4
-            apart.
+            apart, zeros exactly 0 or -0 in one part or both.
     """
 
     op: Literal["merge_state"] = "merge_state"
@@ -410,9 +425,20 @@ def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return a, a + 80 * signs
     if parts == "apart":
         return a, a + torch.tensor(APART)[torch.arange(a.shape[1]) % len(APART)]
+    if parts == "zeros":
+        return _with_zeros(a, 0), _with_zeros(b, 1)
     if parts in ("one-empty", "empty"):
         a = a.masked_fill(row == 1, -torch.inf)
         b = b.masked_fill(row == 2, -torch.inf)
     if parts == "empty":
         a, b = (x.masked_fill(row == 0, -torch.inf) for x in (a, b))
     return a + shift, b + shift
+
+
+def _with_zeros(lse: Tensor, part: int) -> Tensor:
+    """LSE [H, T] of a part with the numbers of `ZEROS` in its rows."""
+    given = [row[part] for row in ZEROS]
+    own = torch.tensor([x is None for x in given])
+    numbers = torch.tensor([0.0 if x is None else x for x in given], dtype=lse.dtype)
+    row = torch.arange(lse.shape[1]) % len(ZEROS)
+    return torch.where(own[row], lse, numbers[row])

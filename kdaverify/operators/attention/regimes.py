@@ -33,7 +33,7 @@ Logits = Literal[
     "lowest",
     "fine",
 ]
-Values = Literal["normal", "ones", "onehot", "cancelling", "large", "tiny", "beside"]
+Values = Literal["normal", "ones", "onehot", "cancelling", "large", "tiny", "beside", "halves"]
 TILE: Final = 64
 WINNER: Final = 24.0
 STEP: Final = 0.75
@@ -168,6 +168,12 @@ def _cancelling(v: Tensor) -> Tensor:
     return signs[:, None, None] * (1 + v * 2.0**-6)
 
 
+def _halves(v: Tensor) -> Tensor:
+    """A factor that all keys have in common is in every partial sum of dq, and not in dq."""
+    signs = 1 - 2.0 * (2 * torch.arange(len(v)) >= len(v))
+    return signs[:, None, None] * (1 + v * 2.0**-6)
+
+
 def _beside(v: Tensor) -> Tensor:
     """Those of one sign do not cancel."""
     large = v.abs() * 2.0**8
@@ -182,4 +188,5 @@ VALUES: Final[Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]] = {
     "large": ("values of 2^10", lambda v: v * 2.0**10),
     "tiny": ("values of 2^-10", lambda v: v * 2.0**-10),
     "beside": ("ordinary values of the first, middle and last key, large ones of others", _beside),
+    "halves": ("of one sign in the first half of the keys, of the other in the second", _halves),
 }

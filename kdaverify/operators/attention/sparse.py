@@ -17,6 +17,7 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
 from kdaverify.operators.attention.far_keys import before_lists
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
+from kdaverify.operators.attention.sizes_in_turn import lists_in_turn
 from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike, permuted
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
 from kdaverify.operators.attention.sparse_problem import SparseProblem
@@ -58,7 +59,7 @@ class SparseOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
 
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
-    has_far_keys = True
+    has_far_keys = has_sizes_in_turn = True
     special_sizes = LISTS
     about = (
         "attention over lists of cache slots, also of an FP8 cache: o and lse, forward; with"
@@ -171,6 +172,9 @@ class SparseOperator(SoftmaxOperator):
 
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, SparseProblem]:
         return sparse_problems(dtype, profile)
+
+    def sizes_in_turn(self, adapter: Adapter, dtype: str, *, backward: bool) -> list[SparseProblem]:
+        return lists_in_turn(adapter, dtype, backward=backward)
 
     def random_problems(self, dtype: str) -> st.SearchStrategy[SparseProblem]:
         return random_sparse(dtype)

@@ -64,6 +64,9 @@ DENSE: Final[Fields] = {
     "queries-past-keys-causal": {"s_q": 130, "s_k": 20, "causal": True, **_APART},
     "keys-past-queries": {"s_q": 20, "s_k": 130, **_APART},
     "keys-past-queries-causal": {"s_q": 20, "s_k": 130, "causal": True, **_APART},
+    # one key of logit 0, or a block of it, has an LSE of 0, as memory that nothing was written to
+    "one-zero-key": {"B": 2, "s_q": 3, "s_k": 1, "H": 4, "logits": "zero"},
+    "blocks-and-one-zero-key": {"B": 2, "s_q": 2, "s_k": 129, "H": 4, "logits": "zero"},
     # wide rows, for which kernels have other accumulators, and many tiles: of keys, of queries
     "wide-rows-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 136, "d_v": 264},
     "columns-256-past-1024": {"s_q": 2, "s_k": 1100, "H": 1, "d_k": 256, "d_v": 256},
@@ -94,6 +97,8 @@ DECODE: Final[Fields] = {
     "width-as-keys": {"k_lengths": (5, 3), "s_q": 1, "H": 5, "d_k": 8, "d_v": 5, "page": 1,
                       "table": "reversed"},
     "one-head": {"k_lengths": (1, 3), "s_q": 3, "H": 1, "d_k": 8, "d_v": 1, "sink": "level"},
+    # a part of one key whose logit is 0
+    "one-zero-key": {"k_lengths": (1, 65, 129, 0, 257), "s_q": 1, "logits": "zero", **_PAGED},
     # requests of as many pages, which have some of them in common: the first ones of a prefix that
     # is cached, others, or all of a request that was forked
     "leading-page": {"k_lengths": (70, 66, 70, 40), "s_q": 2, "table": "leading", **_PAGED},
@@ -140,6 +145,10 @@ LISTS: Final[Fields] = {
     },
     "one-entry-sink": {
         "B": 2, "s_q": 1, "H": 1, "d_k": 8, "d_v": 1, "topk": 1, "lists": "ends", "sink": "level",
+    },
+    "one-zero-entry": {
+        "B": 4, "s_q": 1, "pages": 20, "topk": 257, "topk_lengths": (1, 65, 129, 257),
+        "logits": "zero", **_PAGED,
     },
     "requests-past-32": {
         "B": 70, "pages": 12, "topk": 130, "topk_lengths": (65, 1, 130, 3, 0, 129, 70) * 10, **_FEW,
