@@ -13,6 +13,7 @@ from kdaverify.checks.calls import (
     behind,
     callers,
     chained,
+    chunk_counts,
     combined_sizes,
     copies,
     earlier,
@@ -113,6 +114,8 @@ LATER: Final = (
     *callers.EDITED,
     *earlier.EVALUATED_FIRST,
     *nonfinite.RULES,
+    *chunk_counts.RULES,
+    *untracked.OF_PACKED_CHUNKS,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from kdaverify.checks.calls.autograd import in_inference_mode
+from kdaverify.checks.calls.autograd import in_inference_mode, recorded
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.lifetimes import edited, other_values
@@ -53,12 +53,29 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
 
 
 def _several_chunks(case: CallRuleCase) -> list[Outcome]:
-    found = _in_both_modes(case, "of several chunks") if case.problem.state != "absent" else []
+    found = _in_all_modes(case, "of several chunks") if case.problem.state != "absent" else []
     try:
         written = replace(case, problem=case.beside(state="absent", beta="one-write"))
     except Unreachable:
         return found
-    return [*found, *_in_both_modes(written, "of several chunks, without a state")]
+    return [*found, *_in_all_modes(written, "of several chunks, without a state")]
+
+
+def _in_all_modes(case: CallRuleCase, of: str) -> list[Outcome]:
+    found = _in_both_modes(case, of)
+    try:
+        call = recorded(case, case.inputs.signature.gradients.values())
+    except Unreachable:
+        return found
+    outputs = {name: output.detach() for name, output in call.outputs.items()}
+    judge = partial(case.judged, inputs=case.inputs)
+    return [*found, *same_or_right(case.run(), outputs, judge, f"{of}, while autograd records")]
+
+
+def _chunks_of_packs(case: CallRuleCase) -> list[Outcome]:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
+    return _several_chunks(case)
 
 
 _rule = partial(CallRule, spare=False, costly=True, inside=True)
@@ -74,9 +91,14 @@ RULES: Final = (
           " address", _edited, size="tiny", channel="objects"),
 )  # fmt: skip
 OF_CHUNKS: Final = (
-    _rule("no-grad-chunks", "the same of several chunks that hold a state, given or written once",
-          "an inference path that rounds the state between chunks, where a training path does not"
-          " (S12, H12)", _several_chunks, size="chunks", packed=False, sequences=True, delta=True,
+    _rule("no-grad-chunks", "the same of several chunks that hold a state, given or written once, and"
+          " while autograd records",
+          "a path for inference, or for training, that rounds the state between chunks, where others"
+          " do not (S12, H12)", _several_chunks, size="chunks", packed=False, sequences=True, delta=True,
           costly=False),
+)  # fmt: skip
+OF_PACKED_CHUNKS: Final = (
+    _rule("no-grad-chunks-packed", "the same of packs",
+          "states of chunks in 16 bits in a server's packs alone", _chunks_of_packs, size="chunks", sequences=True, delta=True, costly=False, once=True),
 )  # fmt: skip
 """Tested after all others, in every format: a format hides what is rounded to it."""
