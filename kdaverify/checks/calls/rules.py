@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kdaverify.checks.calls import (
+    after_many,
     alternating,
     autograd,
     behind,
@@ -116,6 +117,8 @@ LATER: Final = (
     *nonfinite.RULES,
     *chunk_counts.RULES,
     *untracked.OF_PACKED_CHUNKS,
+    *after_many.RULES,
+    *frozen.OF_CHUNKS,
 )
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -63,6 +63,8 @@ def _several_chunks(case: CallRuleCase) -> list[Outcome]:
 
 def _in_all_modes(case: CallRuleCase, of: str) -> list[Outcome]:
     found = _in_both_modes(case, of)
+    if not case.adapter.differentiable:
+        return found
     try:
         call = recorded(case, case.inputs.signature.gradients.values())
     except Unreachable:
@@ -90,15 +92,16 @@ RULES: Final = (
           " and in inference mode, too", "weights converted for a server, and kept by their"
           " address", _edited, size="tiny", channel="objects"),
 )  # fmt: skip
+_of_chunks = partial(_rule, size="chunks", sequences=True, delta=True, costly=False)
 OF_CHUNKS: Final = (
-    _rule("no-grad-chunks", "the same of several chunks that hold a state, given or written once, and"
-          " while autograd records",
-          "a path for inference, or for training, that rounds the state between chunks, where others"
-          " do not (S12, H12)", _several_chunks, size="chunks", packed=False, sequences=True, delta=True,
-          costly=False),
-)  # fmt: skip
-OF_PACKED_CHUNKS: Final = (
-    _rule("no-grad-chunks-packed", "the same of packs",
-          "states of chunks in 16 bits in a server's packs alone", _chunks_of_packs, size="chunks", sequences=True, delta=True, costly=False, once=True),
+    _of_chunks("no-grad-chunks", "the same of several chunks that hold a state, given or written"
+               " once, and while autograd records",
+               "a path for inference, or for training, that rounds the state between chunks, where"
+               " others do not (S12, H12)", _several_chunks, packed=False),
 )  # fmt: skip
 """Tested after all others, in every format: a format hides what is rounded to it."""
+OF_PACKED_CHUNKS: Final = (
+    _of_chunks("no-grad-chunks-packed", "the same of packs",
+               "states of chunks in 16 bits in a server's packs alone", _chunks_of_packs,
+               once=True),
+)  # fmt: skip
