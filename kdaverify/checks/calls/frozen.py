@@ -84,7 +84,7 @@ def _of_chunks(case: CallRuleCase) -> list[Outcome]:
         except Unreachable as reason:
             reasons.append(str(reason))
             continue
-        found += _beside_all(here, _states_of_five(_names(here), slow=is_slow(case.adapter)))
+        found += _beside_all(here, states_of_five(_names(here), slow=is_slow(case.adapter)))
         if rejected(found):
             return found
     if not found:
@@ -105,7 +105,7 @@ def _chunk(case: CallRuleCase) -> int:
     return contract.chunk_size if contract.form == "chunk" else UNDECLARED
 
 
-def _states_of_five(names: Sequence[str], *, slow: bool) -> list[tuple[str, ...]]:
+def states_of_five(names: Sequence[str], *, slow: bool) -> list[tuple[str, ...]]:
     """Sets that hold every state of five inputs, or of all where there are fewer."""
     strength = STRENGTH - 1 if slow else STRENGTH + 1
     rows = covering_array(
@@ -127,7 +127,8 @@ RULES: Final = (
              costly=True),
 )  # fmt: skip
 OF_CHUNKS: Final = (
-    CallRule("frozen-subsets-chunks", "the same of several chunks, every five inputs in all states",
+    CallRule("frozen-subsets-chunks", "an input has the same gradient over several chunks"
+             " whichever others need none: every five inputs in all states",
              "a variant for one set of frozen inputs and more than one chunk", _of_chunks,
              sets=True, sequences=True, delta=True, spare=False, inside=True, backward=True,
              costly=True, once=True),

@@ -101,7 +101,7 @@ OF_CHUNKS: Final = (
 )  # fmt: skip
 """Tested after all others, in every format: a format hides what is rounded to it."""
 OF_PACKED_CHUNKS: Final = (
-    _of_chunks("no-grad-chunks-packed", "the same of packs",
+    _of_chunks("no-grad-chunks-packed", "a pack of several chunks returns the same in every mode",
                "states of chunks in 16 bits in a server's packs alone", _chunks_of_packs,
                once=True),
 )  # fmt: skip

@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kdaverify.checks.calls import (
+    after_many,
     autograd,
     behind,
     callers,
     chained,
+    chunk_counts,
     copies,
     earlier,
     frozen,
@@ -45,10 +47,12 @@ AUTOGRAD_RULES: Final = tuple(
         *earlier.RULES,
         *prefixes.RULES,
         *earlier.EVALUATED_FIRST,
+        *untracked.OF_PACKED_CHUNKS,
+        *frozen.OF_CHUNKS,
     )
 )
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
-LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
+LATE_RULES: Final = tuple(rule.name for rule in (*late.RULES, *chunk_counts.RULES))
 COPIES_RULES: Final = tuple(
     rule.name
     for rule in (
@@ -84,6 +88,7 @@ CALLERS_RULES: Final = tuple(
         *interleaved.OF_PACKS,
         *callers.EDITED,
         RULES["cotangent-infinite"],
+        *after_many.RULES,
         RULES["alternating-packing"],
     )
 )
@@ -205,7 +210,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             _is_of_coincidences,
         ),
         "late": QuestionKind(
-            "what follows 4,096 tokens that write nothing", lambda case: _rule(case) in LATE_RULES
+            "what follows 4,096 tokens that write nothing, and every number of chunks",
+            lambda case: _rule(case) in LATE_RULES,
         ),
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
@@ -220,7 +226,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "callers": QuestionKind(
             "tensors that are edited and packs that are called before the backward, other losses"
             " and scales, infinite ones among them, lengths and projections as they lie in larger"
-            " tensors",
+            " tensors, calls that differ from many before them",
             lambda case: _rule(case) in CALLERS_RULES,
         ),
         "ids": QuestionKind(
