@@ -90,6 +90,7 @@ def test_the_marked_rules_are_those_about_gradients() -> None:
         "recorded-forward",
         "frozen-inputs",
         "frozen-subsets",
+        "frozen-subsets-chunks",
         "backward-twice",
         "two-forwards",
         "one-tensor",

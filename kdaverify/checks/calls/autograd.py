@@ -109,11 +109,13 @@ def where_alone(
     """
     recorded(case, names)
     plain = received_gradients(case, names)
+    # what is judged outside the kernel's process may be of another problem: the call is named
+    judge = partial(case.judged_back, given=case.cotangents, inputs=case.inputs)
     for part in sets:
         found = received_gradients(case, part)
         beside = {name: plain[name] for name in found}
         said = f"where {', '.join(part)} alone require gradients"
-        yield same_or_right(beside, found, case.judged_back, said)
+        yield same_or_right(beside, found, judge, said)
 
 
 def parts(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

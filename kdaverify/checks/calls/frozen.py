@@ -6,9 +6,10 @@ of four: a variant for frozen k and v, with g and beta live, left a term out of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 from kdaverify.adapters.base import is_slow
 from kdaverify.checks.calls.autograd import parts, where_alone
@@ -17,6 +18,9 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.problems.covering_array import Row, covering_array
 
+TAIL: Final = 2
+UNDECLARED: Final = 16
+"""Tokens of a recurrence between two states that it may keep for its backward."""
 _LIVE, _FROZEN = "live", "frozen"
 STRENGTH: Final = 4
 """Of the sets where a call is expensive: every four inputs in all sixteen states."""
@@ -25,12 +29,21 @@ MOST: Final = 6
 
 
 def _subsets(case: CallRuleCase) -> list[Outcome]:
-    names = [name for name in case.inputs.signature.gradients.values() if case.inputs.holds(name)]
-    left = others(names, slow=is_slow(case.adapter))
+    left = others(_names(case), slow=is_slow(case.adapter))
     if not left:
         raise Unreachable("`frozen-inputs` has every set of its inputs")
+    return _beside_all(case, left)
+
+
+def _names(case: CallRuleCase) -> list[str]:
+    """The inputs that have a gradient."""
+    return [name for name in case.inputs.signature.gradients.values() if case.inputs.holds(name)]
+
+
+def _beside_all(case: CallRuleCase, left: Sequence[tuple[str, ...]]) -> list[Outcome]:
+    """The gradients of each set, beside those where all inputs require one."""
     outcomes = list[Outcome]()
-    for found in where_alone(case, names, left):
+    for found in where_alone(case, _names(case), left):
         outcomes += found
         if rejected(found):
             break
@@ -52,6 +65,47 @@ def others(names: Sequence[str], *, slow: bool) -> list[tuple[str, ...]]:
     return [tuple(name for name in names if row[name] == _LIVE) for row in rows[len(begun) :]]
 
 
+def _of_chunks(case: CallRuleCase) -> list[Outcome]:
+    """Of a pack, and of a batch, whose first sequence has two chunks and a tail."""
+    found, reasons, size = list[Outcome](), list[str](), _chunk(case)
+    for fields in _several_chunks(2 * size + TAIL, packed=case.problem.lengths is not None):
+        try:
+            here = replace(case, problem=case.beside(**fields))
+        except Unreachable as reason:
+            reasons.append(str(reason))
+            continue
+        found += _beside_all(here, states_of_five(_names(here), slow=is_slow(case.adapter)))
+        if rejected(found):
+            return found
+    if not found:
+        raise Unreachable("; ".join(dict.fromkeys(reasons)))
+    return found
+
+
+def _several_chunks(tokens: int, *, packed: bool) -> Iterator[dict[str, Any]]:
+    plain = {"B": 1, "H": 1, "HV": 1}
+    if packed:
+        yield {**plain, "lengths": (tokens, 0, TAIL), "T": tokens + TAIL}
+    yield {**plain, "lengths": None, "T": tokens}
+
+
+def _chunk(case: CallRuleCase) -> int:
+    """Tokens of a chunk; of a recurrence, those that one may keep a state for."""
+    contract = case.adapter.contract(case.problem.dtype)
+    return contract.chunk_size if contract.form == "chunk" else UNDECLARED
+
+
+def states_of_five(names: Sequence[str], *, slow: bool) -> list[tuple[str, ...]]:
+    """Sets that hold every state of five inputs, or of all where there are fewer."""
+    strength = STRENGTH - 1 if slow else STRENGTH + 1
+    rows = covering_array(
+        dict.fromkeys(names, (_LIVE, _FROZEN)),
+        min(strength, len(names)),
+        begun=[_row(names, names), _row(names, ())],
+    )
+    return [tuple(name for name in names if row[name] == _LIVE) for row in rows[2:]]
+
+
 def _row(names: Sequence[str], live: Collection[str]) -> Row:
     return {name: _LIVE if name in live else _FROZEN for name in names}
 
@@ -61,4 +115,11 @@ RULES: Final = (
              " of tokens", "a variant for one set of frozen inputs that leaves a term out of"
              " another's gradient", _subsets, sets=True, spare=False, inside=True, backward=True,
              costly=True),
+)  # fmt: skip
+OF_CHUNKS: Final = (
+    CallRule("frozen-subsets-chunks", "an input has the same gradient over several chunks"
+             " whichever others need none: every five inputs in all states",
+             "a variant for one set of frozen inputs and more than one chunk", _of_chunks,
+             sets=True, sequences=True, delta=True, spare=False, inside=True, backward=True,
+             costly=True, once=True),
 )  # fmt: skip

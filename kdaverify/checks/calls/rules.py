@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import Final
 
 from kdaverify.checks.calls import (
+    after_many,
     alternating,
     autograd,
     behind,
     callers,
     chained,
+    chunk_counts,
     combined_sizes,
     copies,
     earlier,
@@ -81,8 +83,8 @@ LATER: Final = (
     *behind.RULES, *lifetimes.OF_MANY, *steps.AFTER_MORE, *prefixes.RULES, *short_packs.RULES,
     *combined_sizes.RULES, *head_counts.RULES, *neutral.RULES, *steps.FED_BACK,
     *interleaved.OF_PACKS, *callers.EDITED, *earlier.EVALUATED_FIRST, *nonfinite.RULES,
-    *earlier.MICRO, *long_sums.RULES,
-    *sizes_in_turn.RULES,
+    *earlier.MICRO, *long_sums.RULES, *sizes_in_turn.RULES, *chunk_counts.RULES,
+    *untracked.OF_PACKED_CHUNKS, *after_many.RULES, *frozen.OF_CHUNKS,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

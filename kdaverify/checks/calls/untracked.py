@@ -12,7 +12,7 @@ from typing import Final
 
 import torch
 
-from kdaverify.checks.calls.autograd import in_inference_mode
+from kdaverify.checks.calls.autograd import in_inference_mode, recorded
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.lifetimes import edited, other_values
@@ -53,12 +53,31 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
 
 
 def _several_chunks(case: CallRuleCase) -> list[Outcome]:
-    found = _in_both_modes(case, "of several chunks") if case.problem.state != "absent" else []
+    found = _in_all_modes(case, "of several chunks") if case.problem.state != "absent" else []
     try:
         written = replace(case, problem=case.beside(state="absent", beta="one-write"))
     except Unreachable:
         return found
-    return [*found, *_in_both_modes(written, "of several chunks, without a state")]
+    return [*found, *_in_all_modes(written, "of several chunks, without a state")]
+
+
+def _in_all_modes(case: CallRuleCase, of: str) -> list[Outcome]:
+    found = _in_both_modes(case, of)
+    if not case.adapter.differentiable:
+        return found
+    try:
+        call = recorded(case, case.inputs.signature.gradients.values())
+    except Unreachable:
+        return found
+    outputs = {name: output.detach() for name, output in call.outputs.items()}
+    judge = partial(case.judged, inputs=case.inputs)
+    return [*found, *same_or_right(case.run(), outputs, judge, f"{of}, while autograd records")]
+
+
+def _chunks_of_packs(case: CallRuleCase) -> list[Outcome]:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
+    return _several_chunks(case)
 
 
 _rule = partial(CallRule, spare=False, costly=True, inside=True)
@@ -73,10 +92,16 @@ RULES: Final = (
           " and in inference mode, too", "weights converted for a server, and kept by their"
           " address", _edited, size="tiny", channel="objects"),
 )  # fmt: skip
+_of_chunks = partial(_rule, size="chunks", sequences=True, delta=True, costly=False)
 OF_CHUNKS: Final = (
-    _rule("no-grad-chunks", "the same of several chunks that hold a state, given or written once",
-          "an inference path that rounds the state between chunks, where a training path does not"
-          " (S12, H12)", _several_chunks, size="chunks", packed=False, sequences=True, delta=True,
-          costly=False),
+    _of_chunks("no-grad-chunks", "the same of several chunks that hold a state, given or written"
+               " once, and while autograd records",
+               "a path for inference, or for training, that rounds the state between chunks, where"
+               " others do not (S12, H12)", _several_chunks, packed=False),
 )  # fmt: skip
 """Tested after all others, in every format: a format hides what is rounded to it."""
+OF_PACKED_CHUNKS: Final = (
+    _of_chunks("no-grad-chunks-packed", "a pack of several chunks returns the same in every mode",
+               "states of chunks in 16 bits in a server's packs alone", _chunks_of_packs,
+               once=True),
+)  # fmt: skip

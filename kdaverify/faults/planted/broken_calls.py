@@ -260,6 +260,29 @@ def variant_of_frozen_rows(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, k=k, v=v, g=g, beta=beta))
 
 
+class VariantOfKeys(torch.autograd.Function):
+    """All rows as they are; where q and k alone need gradients, and there is more than one chunk,
+    k's is that of other terms: its last row is left out.
+    """
+
+    @staticmethod
+    def forward(_: Any, *rows: Tensor) -> tuple[Tensor, ...]:
+        return tuple(row.clone() for row in rows)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
+        dq, dk, *others = given
+        if ctx.needs_input_grad == (True, True, False, False, False) and dk.shape[1] > CHUNK:
+            dk = torch.cat((dk[:, :CHUNK], 0 * dk[:, CHUNK:]), dim=1)
+        return dq, dk, *others
+
+
+def variant_of_keys(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    rows = (x.q, x.k, x.v, x.g, x.beta)
+    q, k, v, g, beta = VariantOfKeys.apply(*rows)  # pyright: ignore[reportGeneralTypeIssues]
+    return right(replace(x, q=q, k=k, v=v, g=g, beta=beta))
+
+
 def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
     q, v = Freed.apply(x.q, x.v)  # pyright: ignore[reportGeneralTypeIssues]
     return right(replace(x, q=q, v=v))
@@ -317,15 +340,34 @@ def kept_for_a_server(x: Inputs, kept: dict[Any, Any]) -> Outputs:
 
 def rounded_without_gradients(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Its path for inference hands a given state from chunk to chunk in bf16."""
-    state = x.initial_state
-    if torch.is_grad_enabled() or state is None or x.cu_seqlens is not None:
+    if torch.is_grad_enabled() or x.initial_state is None or x.cu_seqlens is not None:
         return right(x)
-    found = list[Tensor]()
+    return _rounded_from(x, 1)
+
+
+def rounded_in_packs_of_a_server(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """In inference mode, and of packs, states before the third chunk and later ones are bf16."""
+    o, final = right(x)
+    if x.cu_seqlens is None or not torch.is_inference_mode_enabled():
+        return o, final
+    o, final = o.clone(), final.clone()
+    for number, (start, length) in enumerate(zip(x.starts, x.lengths, strict=True)):
+        rows = slice(start, start + length)
+        if length > 2 * CHUNK:
+            tokens = {name: getattr(x, name)[:, rows] for name in ("q", "k", "v", "g", "beta")}
+            one = replace(x, **tokens, initial_state=x.state[number : number + 1], cu_seqlens=None)
+            o[:, rows], final[number : number + 1] = _rounded_from(one, 2)
+    return o, final
+
+
+def _rounded_from(x: Inputs, chunk: int) -> Outputs:
+    """A batch in chunks, the state before one of them and before all later ones in bf16."""
+    state, found = x.state, list[Tensor]()
     for first in range(0, x.T, CHUNK):
         rows = slice(first, first + CHUNK)
         tokens = {name: getattr(x, name)[:, rows] for name in ("q", "k", "v", "g", "beta")}
         # Not before the first chunk, nor behind the last.
-        before = state.bfloat16().to(state.dtype) if first else state
+        before = state.bfloat16().to(state.dtype) if first >= chunk * CHUNK else state
         o, state = right(replace(x, **tokens, initial_state=before))
         found.append(o)
     return torch.cat(found, dim=1), state

@@ -13,6 +13,7 @@ from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import (
     between,
     callers,
+    captured,
     coincident,
     copies,
     depth,
@@ -26,6 +27,7 @@ from kdaverify.faults.planted import (
     overflow,
     places,
     races,
+    segments,
     shapes,
     steps,
     unlike,
@@ -173,6 +175,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("SIZE", "coincidences", "smoke", coincident.FAULTS, twin),
             *_named("AXES", "coincidences", "smoke", exchanged.FAULTS, twin),
             *_named("LATE", "late", "smoke", late.FAULTS, twin),
+            *_named("CHUNKS", "late", "smoke", segments.FAULTS, twin),
             *_named("COPY", "copies", "smoke", copies.FAULTS, twin),
             *_named("UNLIKE", "copies", "smoke", unlike.FAULTS, twin),
             *_named("HEADS", "copies", "smoke", heads.FAULTS, twin),
@@ -180,6 +183,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("PLACE", "places", "smoke", places.FAULTS, twin),
             *_named("CALLER", "callers", "smoke", callers.FAULTS, twin),
             *_named("BETWEEN", "callers", "smoke", between.FAULTS, twin),
+            *_named("MANY", "callers", "smoke", captured.FAULTS, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kdaverify.checks.calls import (
+    after_many,
     autograd,
     behind,
     callers,
     chained,
+    chunk_counts,
     copies,
     earlier,
     frozen,
@@ -40,10 +42,11 @@ AUTOGRAD_RULES: Final = tuple(
     for rule in (
         *autograd.RULES, *untracked.RULES, *frozen.RULES, *untracked.OF_CHUNKS, *earlier.RULES,
         *prefixes.RULES, *earlier.EVALUATED_FIRST, *earlier.MICRO,
+        *untracked.OF_PACKED_CHUNKS, *frozen.OF_CHUNKS,
     )
 )  # fmt: skip
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
-LATE_RULES: Final = tuple(rule.name for rule in late.RULES)
+LATE_RULES: Final = tuple(rule.name for rule in (*late.RULES, *chunk_counts.RULES))
 COPIES_RULES: Final = tuple(
     rule.name
     for rule in (
@@ -63,7 +66,8 @@ CALLERS_RULES: Final = tuple(
     rule.name
     for rule in (
         *callers.RULES, *views.IN_TABLES, *callers.CANCELLING, *interleaved.OF_PACKS,
-        *callers.EDITED, RULES["cotangent-infinite"], RULES["alternating-packing"],
+        *callers.EDITED, RULES["cotangent-infinite"], *after_many.RULES,
+        RULES["alternating-packing"],
     )
 )  # fmt: skip
 ONE_TILE: Final = 128
@@ -184,7 +188,8 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             _is_of_coincidences,
         ),
         "late": QuestionKind(
-            "what follows 4,096 tokens that write nothing", lambda case: _rule(case) in LATE_RULES
+            "what follows 4,096 tokens that write nothing, and every number of chunks",
+            lambda case: _rule(case) in LATE_RULES,
         ),
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
@@ -199,7 +204,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "callers": QuestionKind(
             "tensors that are edited and packs that are called before the backward, other losses"
             " and scales, infinite ones among them, lengths and projections as they lie in larger"
-            " tensors",
+            " tensors, calls that differ from many before them",
             lambda case: _rule(case) in CALLERS_RULES,
         ),
         "ids": QuestionKind(

@@ -13,11 +13,13 @@ from kdaverify.adapters.base import Adapter, Output
 from kdaverify.faults.planted import (
     between,
     callers,
+    captured,
     copies,
     earlier,
     heads,
     places,
     prefixes,
+    segments,
     steps,
     unlike,
 )
@@ -62,12 +64,14 @@ from kdaverify.faults.planted.broken_calls import (
     remembers,
     right,
     ring_of_buffers,
+    rounded_in_packs_of_a_server,
     rounded_without_gradients,
     saved_by_the_latest,
     slots_of_the_first_batch,
     tail_of_an_expanded_key,
     tiled_heads,
     variant_of_frozen_rows,
+    variant_of_keys,
     when_long,
     writes_sequences_alone,
     wrong_at_first,
@@ -258,6 +262,12 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "cotangent-infinite": lambda: Derived(callers.overflows_left_out),
     "evaluated-first": lambda: port(earlier.buffer_of_the_first_call),
     "micro-batches": lambda: port(earlier.gradient_added_to_grad),
+    "chunk-counts": lambda: port(segments.segments_from_the_start),
+    "chunk-counts-backward": lambda: Derived(segments.derived_from_the_start),
+    "no-grad-chunks-packed": lambda: port(rounded_in_packs_of_a_server),
+    "after-many": lambda: port(captured.captured("cu_seqlens")),
+    "after-many-step": lambda: decoding(captured.captured("scale")),
+    "frozen-subsets-chunks": lambda: port(variant_of_keys),
 }
 """By the rule that each breaks."""
 

@@ -8,7 +8,9 @@ from typing import Final
 import pytest
 
 from kdaverify.checks.calls.autograd import parts
-from kdaverify.checks.calls.frozen import others
+from kdaverify.checks.calls.frozen import others, states_of_five
+from kdaverify.faults.planted.catalogue import PLANTED
+from tests.checks.ruled import statuses
 
 NAMES: Final = ("q", "k", "v", "g", "beta", "initial_state")
 
@@ -34,3 +36,20 @@ def test_every_state_of_four_inputs_is_tested_where_calls_are_slow() -> None:
         states = {tuple(name in part for name in four) for part in found}
         assert {*product((False, True), repeat=4)} == states
     assert len(others(NAMES, slow=True)) < len(others(NAMES, slow=False)) / 2
+
+
+def test_every_state_of_five_inputs_is_tested_over_several_chunks() -> None:
+    found = [*map(frozenset, states_of_five(NAMES, slow=False)), frozenset(NAMES), frozenset()]
+    for five in combinations(NAMES, 5):
+        states = {tuple(name in part for name in five) for part in found}
+        assert {*product((False, True), repeat=5)} == states
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [("AUTO18", "no-grad-chunks-packed"), ("AUTO19", "frozen-subsets-chunks")],
+)
+def test_what_shows_over_several_chunks_alone_is_found_there(fault: str, rule: str) -> None:
+    near = ("frozen-inputs", "frozen-subsets", "no-grad", "inference-mode", "no-grad-chunks")
+    found = statuses(PLANTED[fault].adapter(), (rule, *near))
+    assert {name for name, said in found.items() if any(one.rejects for one in said)} == {rule}
