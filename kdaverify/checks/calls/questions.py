@@ -107,7 +107,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (adapter.operator.has_copies or not rule.copies)
         and (adapter.operator.has_far_keys or not rule.far)
         and (adapter.operator.combines_sizes or not rule.combined)
-        and (adapter.operator.long_sums or not rule.summed)
+        and (bool(adapter.operator.long_sums) or not rule.summed)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (adapter.conventions.norm is not None or not rule.normalised)
         and (of_states or not (rule.decode or rule.states))
