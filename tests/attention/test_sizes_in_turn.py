@@ -75,7 +75,7 @@ def test_the_rule_finds_it_and_passes_its_twin(name: str) -> None:
 def test_a_panel_problem_finds_it_and_passes_its_twin(name: str) -> None:
     at, tested_property, detail = SHOWN[name]
     for adapter, rejected in ((faulty(name), True), (right_twin(name), False)):
-        operator = adapter.operator
+        operator: Any = adapter.operator
         problems = [operator.named_problems(x, "smoke")[at] for x in FAULTS[name].dtypes]
         inside = [operator.within(adapter, problem) for problem in problems]
         wrong = [rejects(check(tested_property, adapter, one, detail)) for one in inside]
