@@ -34,7 +34,9 @@ MOST: Final = 0.9
 """Seconds of exact values that one batch of many requests may cost: kernels of wide rows alone have
 fewer lengths."""
 SLOW: Final = 8
-"""A kernel that is interpreted or compiled for every shape has one length of so many."""
+FEWER: Final = 512
+"""A kernel that is interpreted or compiled for every shape has one length of so many, up to so many
+keys: an interpreter takes minutes for more. Gradients have as few."""
 Problem = TypeVar("Problem", bound=SoftmaxProblem)
 
 
@@ -83,7 +85,7 @@ def _affordable(
 ) -> Problem:
     """The problem of as many lengths at once as are within the cost, or of the fewest."""
     if few or is_slow(adapter):
-        return made(lengths(-1, 0, 1)[::SLOW])
+        return made(tuple(n for n in lengths(-1, 0, 1) if n <= FEWER)[::SLOW])
     exactly = lengths(0)
     tried = [made(some) for some in (lengths(-1, 0, 1), exactly, exactly[::4])]
     return next((x for x in tried if adapter.operator.cost(x) <= MOST), tried[-1])
