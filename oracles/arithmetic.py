@@ -103,6 +103,9 @@ class Arithmetic:
         together: whether stages that need no state take many chunks of a sequence at once, as so
             many sequences: 2 to 4 times as fast where there are several. Not of kernels under test,
             whose faults may keep something of the chunk before.
+        twice: whether the token recurrence holds its state twice, as compilers do that want it in
+            other registers for its product with q than for that with k. What rounding takes from
+            the copy no later token mends: Triton 3.7.1 for sm_90 does so to FLA's recurrence.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
@@ -117,6 +120,7 @@ class Arithmetic:
     substitute: Callable[[Tensor, Tensor], Tensor] = _substitute
     samples: Samples | None = None
     together: bool = False
+    twice: bool = False
 
 
 NATIVE = Arithmetic()

@@ -18,7 +18,8 @@ def recurrence(
 ) -> tuple[Tensor, Tensor]:
     """Token recurrence, batched over sequences and value heads.
 
-    Math: section 2. Stored tensors, in order: decayed, p, u, S, o.
+    Math: section 2. Stored tensors, in order: decayed, p, u, S, o. Of a state that is held twice,
+    o and S_T are those of the copy, which `u` is not computed from.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.
@@ -30,13 +31,16 @@ def recurrence(
     """
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
-        state = advance(carry[0], x, arithmetic).after
-        return (state,), (arithmetic.store("o", inputs.factor * arithmetic.dot(x.q, state)),)
+        token = advance(carry[0], x, arithmetic)
+        copies = [_copied(copy, x, token, arithmetic) for copy in carry[1:]]
+        held = (token.after, *copies)
+        return held, (arithmetic.store("o", inputs.factor * arithmetic.dot(x.q, held[-1])),)
 
     if not any(inputs.lengths):
         return torch.zeros_like(inputs.v, dtype=dtype), inputs.state.to(dtype)
-    (final,), (o,) = scan(inputs, 1, (inputs.state.to(dtype),), step, dtype=dtype)
-    return o, final
+    begun = (inputs.state.to(dtype),) * (2 if arithmetic.twice else 1)
+    finals, (o,) = scan(inputs, 1, begun, step, dtype=dtype)
+    return o, finals[-1]
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,10 @@ def advance(state: Tensor, x: Tokens, arithmetic: Arithmetic) -> Token:
     residual = x.v - arithmetic.store("p", arithmetic.dot(x.k, decayed))
     u = arithmetic.store("u", x.beta[..., None] * residual)
     return Token(decayed, residual, u, arithmetic.store("S", decayed + x.k.transpose(-1, -2) * u))
+
+
+def _copied(copy: Tensor, x: Tokens, token: Token, arithmetic: Arithmetic) -> Tensor:
+    """The copy of the state after a token: the same is written, and its decay is not rounded."""
+    decay, written = arithmetic.exp(x.g).transpose(-1, -2), x.k.transpose(-1, -2) * token.u
+    fused = copy.double() * decay.double() + written.double()
+    return arithmetic.store("S", fused.to(copy.dtype))

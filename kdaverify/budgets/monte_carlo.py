@@ -334,6 +334,7 @@ class MonteCarloArithmetic:
                 substitute=lambda A, r: rounding.substituted(A, r, contract.accumulate),
                 samples=rounding,
                 together=True,
+                twice=True,
             )
         )
 

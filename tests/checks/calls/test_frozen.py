@@ -47,7 +47,7 @@ def test_every_state_of_five_inputs_is_tested_over_several_chunks() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "rule"),
-    [("AUTO18", "no-grad-chunks-packed"), ("AUTO19", "frozen-subsets-chunks")],
+    [("AUTO19", "no-grad-chunks-packed"), ("AUTO20", "frozen-subsets-chunks")],
 )
 def test_what_shows_over_several_chunks_alone_is_found_there(fault: str, rule: str) -> None:
     near = ("frozen-inputs", "frozen-subsets", "no-grad", "inference-mode", "no-grad-chunks")
