@@ -238,7 +238,12 @@ class BoundedOperator(FunctionOperator):
         self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Any:
         found = self.within(adapter, self.sized(rule, dtype, seed=seed))
-        return None if adapter.supports(found) else found
+        taken = (one for one in (found, *self.plainer(found)) if not adapter.supports(one))
+        return next(taken, None)
+
+    def plainer(self, problem: Any) -> Iterator[Any]:
+        """What stands for a problem of rules that a kernel does not take, the likest first."""
+        yield from ()
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         from kdaverify.operators.admitted import admitted

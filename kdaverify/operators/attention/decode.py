@@ -129,6 +129,10 @@ class MlaDecodeOperator(SoftmaxOperator):
             {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
         )
 
+    def narrowed(self, problem: MlaDecodeProblem) -> Iterator[Mapping[str, Any]]:
+        yield from super().narrowed(problem)
+        yield {"k_lengths": tuple(length or 1 for length in problem.k_lengths)}
+
     def copies(self) -> Iterable[ManyCopies]:
         return of_decode()
 

@@ -245,6 +245,16 @@ class AttentionOperator(SoftmaxOperator):
             {"dtype": dtype, "seed": seed, "B": 2, "causal": True, **fields}
         )
 
+    def narrowed(self, problem: AttentionProblem) -> Iterator[Mapping[str, Any]]:
+        """Or as many queries as keys."""
+        if problem.packed:
+            lengths = problem.k_lengths
+            yield {"q_lengths": (1,) * len(lengths), "s_q": len(lengths)}
+            yield {"q_lengths": lengths, "s_q": problem.s_k}
+        else:
+            yield from super().narrowed(problem)
+            yield {"s_q": problem.s_k}
+
     def fewer(self, problem: AttentionProblem) -> Iterator[dict[str, Any]]:
         if problem.q_lengths is not None:
             longest = max(problem.pairs, key=lambda pair: pair[0] * pair[1])

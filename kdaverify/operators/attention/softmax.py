@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -165,6 +165,20 @@ class SoftmaxOperator(TolerancesOperator):
 
     def unused_number(self, adapter: Adapter) -> float:
         return FINITE if declares_finite(adapter) else super().unused_number(adapter)
+
+    def plainer(self, problem: Any) -> Iterator[Any]:
+        """One query token a request, or keys for every request, or both.
+
+        Decodes mostly take no more. Where neither was tried, vLLM's Triton decode and JAX's paged
+        one had one rule of calls, not 36, and a port of them could write over its inputs.
+        """
+        changes = [{**one} for one in self.narrowed(problem)]
+        for some in (*((one,) for one in changes), *combinations(changes, 2)):
+            yield problem.replace(**{name: value for one in some for name, value in one.items()})
+
+    def narrowed(self, problem: Any) -> Iterator[Mapping[str, Any]]:
+        """Changed fields of a problem that more kernels take."""
+        yield {"s_q": 1}
 
     def fixed(self, problem: Any, takes: FunctionTakes) -> dict[str, Any]:
         """Fields that a function without the keyword fixes."""
