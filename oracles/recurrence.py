@@ -45,8 +45,11 @@ def recurrence(
 
 @dataclass(frozen=True)
 class Token:
-    """A token's effect on the state: S~ [.., K, V], v - S~^T k and u [.., 1, V], S after."""
+    """A token's effect on the state: exp(g) [.., K, 1], S~ [.., K, V], v - S~^T k and u [.., 1, V],
+    S after.
+    """
 
+    decay: Tensor
     decayed: Tensor
     residual: Tensor
     u: Tensor
@@ -55,14 +58,15 @@ class Token:
 
 def advance(state: Tensor, x: Tokens, arithmetic: Arithmetic) -> Token:
     """One token. Math: section 2. Stores decayed, p, u, S."""
-    decayed = arithmetic.store("decayed", state * arithmetic.exp(x.g).transpose(-1, -2))
+    decay = arithmetic.exp(x.g).transpose(-1, -2)
+    decayed = arithmetic.store("decayed", state * decay)
     residual = x.v - arithmetic.store("p", arithmetic.dot(x.k, decayed))
     u = arithmetic.store("u", x.beta[..., None] * residual)
-    return Token(decayed, residual, u, arithmetic.store("S", decayed + x.k.transpose(-1, -2) * u))
+    after = arithmetic.store("S", decayed + x.k.transpose(-1, -2) * u)
+    return Token(decay, decayed, residual, u, after)
 
 
 def _copied(copy: Tensor, x: Tokens, token: Token, arithmetic: Arithmetic) -> Tensor:
-    """The copy of the state after a token: the same is written, and its decay is not rounded."""
-    decay, written = arithmetic.exp(x.g).transpose(-1, -2), x.k.transpose(-1, -2) * token.u
-    fused = copy.double() * decay.double() + written.double()
-    return arithmetic.store("S", fused.to(copy.dtype))
+    """The copy of the state after a token, to which the same is written. Stores decayed, S."""
+    decayed = arithmetic.store("decayed", copy * token.decay)
+    return arithmetic.store("S", decayed + x.k.transpose(-1, -2) * token.u)

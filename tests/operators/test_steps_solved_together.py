@@ -17,7 +17,7 @@ from kdaverify.checks.properties import check
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.problems import Problem
 
-N: Final = 3
+N: Final = 8
 # Equal betas of 1 and coherent keys: the residual form forgives fewest roundings.
 PROBLEM: Final = Problem(
     B=1,
@@ -29,7 +29,7 @@ PROBLEM: Final = Problem(
     dtype="fp32",
     gates="none",
     gate="zero",
-    key="coherent-0.9",
+    key="coherent-0.99",
     beta="one",
     state="absent",
     value="normal",
@@ -79,17 +79,17 @@ def said(adapter: Adapter) -> str:
 
 
 def test_a_chunk_of_the_steps_of_a_token_is_its_contract() -> None:
-    assert not rejected(kernel("chunk3-fp32"))
+    assert not rejected(kernel("chunk8-fp32"))
 
 
 def test_a_failure_under_the_default_contract_names_it() -> None:
     adapter = kernel(None)
     assert rejected(adapter)
-    assert "within the tolerance of chunk3-fp32" in said(adapter)
+    assert "within the tolerance of chunk8-fp32" in said(adapter)
 
 
-@pytest.mark.parametrize("contract", [None, "chunk3-fp32"])
+@pytest.mark.parametrize("contract", [None, "chunk8-fp32"])
 def test_a_system_in_16_bits_is_rejected_under_both(contract: str | None) -> None:
     adapter = kernel(contract, half=True)
     assert rejected(adapter)
-    assert "chunk3-fp32" not in said(adapter)
+    assert "chunk8-fp32" not in said(adapter)
