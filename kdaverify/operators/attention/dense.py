@@ -247,8 +247,8 @@ class AttentionOperator(SoftmaxOperator):
 
     def narrowed(self, problem: AttentionProblem) -> Iterator[Mapping[str, Any]]:
         """Or as many queries as keys."""
-        if problem.packed:
-            lengths = problem.k_lengths
+        lengths = problem.k_lengths
+        if lengths is not None:
             yield {"q_lengths": (1,) * len(lengths), "s_q": len(lengths)}
             yield {"q_lengths": lengths, "s_q": problem.s_k}
         else:
