@@ -121,7 +121,7 @@ class MergeOperator(TolerancesOperator):
 
     def traits(self, problem: MergeProblem) -> Mapping[str, bool]:
         return {
-            "a part without keys": problem.parts in ("one-empty", "empty"),
+            "a part without keys": problem.has_empty_part,
             "rows without keys": problem.parts == "empty",
             "T differs from H": problem.T != problem.H,
             **super().traits(problem),
