@@ -25,7 +25,7 @@ from kdaverify.operators.attention.conventions import (
 from kdaverify.operators.attention.copies import of_merges
 from kdaverify.operators.attention.laws import MERGE_LAWS
 from kdaverify.operators.attention.panel import merge_problems, random_merges
-from kdaverify.operators.attention.problem import MergeProblem
+from kdaverify.operators.attention.problem import ZEROS, MergeProblem
 from kdaverify.operators.attention.softmax import TolerancesOperator, alike
 from kdaverify.operators.attention.special_sizes import MERGES
 from kdaverify.operators.function import FunctionTakes
@@ -41,6 +41,13 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "keys": {"T": 9, "H": 2, "d_v": 8},
     "equal": {"T": 4, "H": 4, "d_v": 4, "parts": "one-empty"},
 }
+
+
+def _has_empty_part(problem: MergeProblem) -> bool:
+    """Whether a part of some row has an LSE of -inf."""
+    if problem.parts == "zeros":
+        return any(-math.inf in row for row in ZEROS[: problem.T])
+    return problem.parts in ("one-empty", "empty")
 
 
 @final
@@ -121,7 +128,7 @@ class MergeOperator(TolerancesOperator):
 
     def traits(self, problem: MergeProblem) -> Mapping[str, bool]:
         return {
-            "a part without keys": problem.has_empty_part,
+            "a part without keys": _has_empty_part(problem),
             "rows without keys": problem.parts == "empty",
             "T differs from H": problem.T != problem.H,
             **super().traits(problem),

@@ -378,14 +378,6 @@ class MergeProblem(Canonical):
     parts: Parts = "normal"
 
     @property
-    def has_empty_part(self) -> bool:
-        """Whether a part of some row has an LSE of -inf."""
-        zeros = (part for row in ZEROS[: self.T] for part in row)
-        return self.parts in ("one-empty", "empty") or (
-            self.parts == "zeros" and -torch.inf in zeros
-        )
-
-    @property
     def packed(self) -> bool:
         return False
 
