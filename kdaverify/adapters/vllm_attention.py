@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.attention_layout import FLOATS, contracts, refusing
-from kdaverify.adapters.operator_kernel import shipped
+from kdaverify.adapters.attention_layout import contracts, refusing
 from kdaverify.adapters.vllm_package import (
     NATIVE,
-    environment,
-    missing,
+    adapter_of,
     module,
-    proof,
     remember,
     watched,
 )
@@ -95,22 +91,12 @@ def _whole_tiles(problem: Any) -> str | None:
     return f"d_v and d_k - d_v above {_TILE // 2}" if NATIVE and shared and narrow else None
 
 
-_adapter = functools.partial(
-    shipped,
-    dtypes=FLOATS,
-    device="cuda" if NATIVE else "cpu",
-    isolate=True,  # its kernels can take their process with them
-    gradients=False,
-    proof=proof,
-    environment=environment,
-    missing=missing,
-)
-DECODE_KERNEL: Final = _adapter(
+DECODE_KERNEL: Final = adapter_of(
     "mla_decode",
     _decode,
     "vllm-triton-decode",
     contract=contracts(f"online32-{{0}}[splits:{SPLITS}]"),
     supports=refusing(_one_query, _whole_tiles),
 )
-MERGE_KERNEL: Final = _adapter("merge_state", _merge, "vllm-triton-merge")
-PLAIN_MERGE: Final = _adapter("merge_state", _plain_merge, "vllm-torch-merge")
+MERGE_KERNEL: Final = adapter_of("merge_state", _merge, "vllm-triton-merge")
+PLAIN_MERGE: Final = adapter_of("merge_state", _plain_merge, "vllm-torch-merge")

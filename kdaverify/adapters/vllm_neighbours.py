@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
@@ -10,10 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.attention_layout import FLOATS
-from kdaverify.adapters.operator_kernel import FunctionAdapter, shipped
+from kdaverify.adapters.operator_kernel import FunctionAdapter
 from kdaverify.adapters.vllm_delta import OPS
-from kdaverify.adapters.vllm_package import NATIVE, environment, missing, proof, watched
+from kdaverify.adapters.vllm_package import adapter_of, missing, watched
 
 MAMBA: Final = "model_executor.layers.mamba.ops"
 CONV: Final = f"{MAMBA}.causal_conv1d"
@@ -108,17 +106,7 @@ def _mamba(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     return watched(norm, x.dtype, lambda module: module.rms_norm_gated(x, weight, None, **given))
 
 
-_adapter = functools.partial(
-    shipped,
-    dtypes=FLOATS,
-    device="cuda" if NATIVE else "cpu",
-    isolate=True,  # its kernels can take their process with them
-    gradients=False,
-    proof=proof,
-    environment=environment,
-    missing=missing,
-)
-SHORT_CONV: Final = _adapter(
+SHORT_CONV: Final = adapter_of(
     "short_conv",
     _short_conv,
     "vllm-short-conv",
@@ -134,11 +122,11 @@ def _norm(name: str, place: str, norm: Norm, *beside: str) -> FunctionAdapter:
         given = {"eps": eps, "activation": activation}
         return watched(place, x.dtype, lambda module: norm(module, x, gate, weight, **given))
 
-    return _adapter("gated_rms_norm", gated, name, missing=lambda: missing(*beside))
+    return adapter_of("gated_rms_norm", gated, name, missing=lambda: missing(*beside))
 
 
 KIMI_NORM: Final = _norm("vllm-gated-norm-kimi", f"{OPS}.kda", _kimi)
 QWEN_NORM: Final = _norm("vllm-gated-norm-qwen", f"{OPS}.layernorm_guard", _qwen, "einops")
-MAMBA_NORM: Final = _adapter(
+MAMBA_NORM: Final = adapter_of(
     "gated_rms_norm", _mamba, "vllm-gated-norm-mamba", first="gate", activation="silu"
 )

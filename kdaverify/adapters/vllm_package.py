@@ -20,7 +20,9 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.attention_layout import FLOATS
 from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, versions
+from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.adapters.triton_device import FIRST, spy
 from kdaverify.adapters.triton_interpreter import kernels_missing
 
@@ -205,3 +207,16 @@ def version(*, unknown: str) -> str:
         return metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
         return unknown
+
+
+adapter_of: Final = functools.partial(
+    shipped,
+    dtypes=FLOATS,
+    device="cuda" if NATIVE else "cpu",
+    isolate=True,  # its kernels can take their process with them
+    gradients=False,
+    proof=proof,
+    environment=environment,
+    missing=missing,
+)
+"""Makes the adapter of a function of the package, of any operator but the delta rule."""
