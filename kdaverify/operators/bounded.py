@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, is_interpreted, is_slow, values_of
+from kdaverify.adapters.fitting import nearest
 from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference, precision_of
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
@@ -238,11 +239,10 @@ class BoundedOperator(FunctionOperator):
         self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Any:
         found = self.within(adapter, self.sized(rule, dtype, seed=seed))
-        taken = (one for one in (found, *self.plainer(found)) if not adapter.supports(one))
-        return next(taken, None)
+        return nearest(adapter, found, [*self.narrowed(found), *self.usual])
 
-    def plainer(self, problem: Any) -> Iterator[Any]:
-        """What stands for a problem of rules that a kernel does not take, the likest first."""
+    def narrowed(self, problem: Any) -> Iterator[Mapping[str, Any]]:
+        """Changes of a problem of rules of calls that more kernels take, before `usual`."""
         yield from ()
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:

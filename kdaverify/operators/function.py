@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.entry_point import Function
+from kdaverify.adapters.fitting import Changes, nearest
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
@@ -71,6 +72,7 @@ class FunctionOperator(CallOperator):
         width: the field of a problem that `widths` is about.
         has_backward: False where no function of it is differentiated.
         sizes: fields of a problem that are made smaller, and the sizes tried.
+        usual: what a problem is changed to where `supports` refuses it.
     """
 
     positional: ClassVar[tuple[str, ...]]
@@ -82,6 +84,7 @@ class FunctionOperator(CallOperator):
     width: ClassVar[str]
     has_backward: ClassVar[bool] = True
     sizes: ClassVar[Mapping[str, tuple[int, ...]]]
+    usual: ClassVar[Changes] = ()
 
     def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return self.positional, self.keywords
@@ -268,7 +271,10 @@ class FunctionOperator(CallOperator):
         return self.within(adapter, problem)
 
     def within(self, adapter: Adapter, problem: Any) -> Any:
-        return problem if adapter.takes is None else self.fit(problem, adapter.takes)
+        """The nearest problem that is taken; where `supports` refuses all, one that it refuses."""
+        inside = problem if adapter.takes is None else self.fit(problem, adapter.takes)
+        found = nearest(adapter, inside, self.usual)
+        return inside if found is None else found
 
     def misfit(self, adapter: Adapter) -> str | None:
         found = self.preflight(adapter)

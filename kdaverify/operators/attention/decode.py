@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.fitting import resized
 from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import CallError
@@ -21,7 +22,12 @@ from kdaverify.operators.attention.laws import DECODE_LAWS
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
 from kdaverify.operators.attention.sizes_in_turn import decode_in_turn
-from kdaverify.operators.attention.softmax import SoftmaxOperator, all_alike, other_lengths
+from kdaverify.operators.attention.softmax import (
+    LATENT_WIDTHS,
+    SoftmaxOperator,
+    all_alike,
+    other_lengths,
+)
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
@@ -65,6 +71,11 @@ class MlaDecodeOperator(SoftmaxOperator):
     has_backward = False
     plain: ClassVar = {"table": "identity", "causal": True}
     sizes = {"d_v": (1, 2, 4, 8, 16), "page": (1, 4, 16)}  # noqa: RUF012
+    usual = (
+        *LATENT_WIDTHS,
+        *resized("H", (16, 64, 128, 4, 1)),
+        *resized(["page"], (64, 16, 128, 1)),
+    )
 
     def arguments(self, call: MlaDecodeCall, takes: FunctionTakes) -> dict[str, Any]:
         return {name: getattr(call, name) for name in (*self.positional, *self.keywords)}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.fitting import USUAL_HEADS, USUAL_WIDTHS, resized
 from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
@@ -68,6 +69,12 @@ class AttentionOperator(SoftmaxOperator):
     }
     plain: ClassVar = {"value": "normal", "causal": False}
     sizes = {"B": (1,), "d_k": (2, 4, 8, 16, 32), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
+    usual = (
+        *(each for fields in (("d_k", "d_v"), ("d_v",)) for each in resized(fields, USUAL_WIDTHS)),
+        *(each for fields in (("H", "h_kv"), ("h_kv",)) for each in resized(fields, USUAL_HEADS)),
+        *resized("B", (1,)),
+        *resized(("s_q", "s_k"), (64, 128)),
+    )
 
     def wrong(self, takes: FunctionTakes) -> str | None:
         if takes.words["layout"] == "batched" or takes.names >= OFFSETS:

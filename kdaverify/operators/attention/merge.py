@@ -10,6 +10,7 @@ from typing import Any, Final, final
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.adapters.fitting import USUAL_HEADS, USUAL_WIDTHS, resized
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
@@ -64,6 +65,7 @@ class MergeOperator(TolerancesOperator):
     has_backward = False
     accuracy_fields = ("parts",)
     sizes = {"T": (1, 2, 3), "H": (1, 2), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
+    usual = (*resized(["d_v"], USUAL_WIDTHS), *resized("H", USUAL_HEADS), {"T": 64})
 
     def arguments(self, call: MergeCall, takes: FunctionTakes) -> dict[str, Any]:
         lse = [declared_lse(x, takes.words) for x in (call.lse_a, call.lse_b)]

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -136,6 +136,12 @@ class TolerancesOperator(BoundedOperator):
         return FORMATS["fp32"] if output == "lse" else io
 
 
+LATENT_WIDTHS: Final = tuple(
+    {"d_k": d_k, "d_v": d_v} for d_k, d_v in ((576, 512), (192, 128), (96, 64), (80, 64))
+)
+"""Of latent caches: of DeepSeek's and Kimi's models, and of smaller ones."""
+
+
 class SoftmaxOperator(TolerancesOperator):
     """Attention over requests, each with queries and keys."""
 
@@ -166,18 +172,12 @@ class SoftmaxOperator(TolerancesOperator):
     def unused_number(self, adapter: Adapter) -> float:
         return FINITE if declares_finite(adapter) else super().unused_number(adapter)
 
-    def plainer(self, problem: Any) -> Iterator[Any]:
+    def narrowed(self, problem: Any) -> Iterator[Mapping[str, Any]]:
         """One query token a request, or keys for every request, or both.
 
         Decodes mostly take no more. Where neither was tried, vLLM's Triton decode and JAX's paged
         one had one rule of calls, not 36, and a port of them could write over its inputs.
         """
-        changes = [{**one} for one in self.narrowed(problem)]
-        for some in (*((one,) for one in changes), *combinations(changes, 2)):
-            yield problem.replace(**{name: value for one in some for name, value in one.items()})
-
-    def narrowed(self, problem: Any) -> Iterator[Mapping[str, Any]]:
-        """Changed fields of a problem that more kernels take."""
         yield {"s_q": 1}
 
     def fixed(self, problem: Any, takes: FunctionTakes) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.fitting import resized
 from kdaverify.checks.calls.case import Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
@@ -18,7 +19,13 @@ from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
 from kdaverify.operators.attention.far_keys import before_lists
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
 from kdaverify.operators.attention.sizes_in_turn import lists_in_turn
-from kdaverify.operators.attention.softmax import SoftmaxOperator, alike, all_alike, permuted
+from kdaverify.operators.attention.softmax import (
+    LATENT_WIDTHS,
+    SoftmaxOperator,
+    alike,
+    all_alike,
+    permuted,
+)
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 from kdaverify.operators.attention.special_sizes import LISTS
@@ -81,6 +88,12 @@ class SparseOperator(SoftmaxOperator):
     accuracy_fields = ("lists", "logits", "scales")
     plain: ClassVar = {"sink": None, "lists": "distinct", "topk_lengths": None, "scales": "powers"}
     sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
+    usual = (
+        *LATENT_WIDTHS,
+        *resized("H", (64, 128, 16, 4, 1)),
+        *resized(["topk"], (64, 128, 512)),
+        *resized(["page"], (64, 16, 1)),
+    )
 
     def undifferentiated(self, takes: FunctionTakes, *, declared: bool | None) -> str:
         """Kernels over lists are mostly for inference: autograd may sum gradients in 16 bits."""

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.adapters.fitting import USUAL_HEADS, USUAL_WIDTHS, resized
 from kdaverify.budgets.bounded import Counted
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
@@ -75,6 +76,12 @@ class GatedNormOperator(BoundedOperator):
     odd = (frozenset({"x", "y"}),)
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
+    usual = (
+        *resized("V", USUAL_WIDTHS),
+        *resized("H", USUAL_HEADS),
+        *resized("B", (1,)),
+        {"T": 64},
+    )
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """One rounding, of y; or also the normalised row and its product in x's type."""

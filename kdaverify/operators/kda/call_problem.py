@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.fitting import fitted
+from kdaverify.adapters.fitting import domain_of, fitted
 from kdaverify.checks.calls.rule import REAL, CallRule
 from kdaverify.problems import Problem
 
@@ -98,8 +98,10 @@ def call_problem(
         Problem.model_validate({**plain, **shape, **narrower})
         for shape, narrower in product(shapes, narrowers)
     ]
-    tested = [fitted(adapter, problem, backward=rule.backward) for problem in wanted]
-    return next((problem for problem in tested if adapter.supports(problem) is None), tested[0])
+    domain = domain_of(adapter, backward=rule.backward)
+    inside = [domain.fit(problem) for problem in wanted]
+    tried = chain(inside, (fitted(adapter, problem, backward=rule.backward) for problem in wanted))
+    return next((one for one in tried if adapter.supports(one) is None), inside[0])
 
 
 def _heads(rule: CallRule, adapter: Adapter) -> dict[str, int]:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from kdaverify.adapters.base import Adapter, AdapterError, is_slow
+from kdaverify.adapters.fitting import USUAL_WIDTHS, resized
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.laws.law import Law
@@ -58,6 +59,7 @@ class LayerOperator(FunctionOperator):
     width = "D"
     accuracy_fields = ("T", "B")
     sizes = {"B": (1, 2), "T": (1, 2, 4, 8, 16, 33, 65)}  # noqa: RUF012
+    usual = (*resized("D", USUAL_WIDTHS), *resized("B", (1,)))
 
     def parameters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         raise AdapterError(

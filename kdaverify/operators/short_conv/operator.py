@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.fitting import USUAL_WIDTHS, resized
 from kdaverify.budgets.bounded import Counted
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
@@ -87,6 +88,7 @@ class ShortConvOperator(BoundedOperator):
     long_sums = (LONG_SUMS | {"activation": "none"}, LONG_SUMS | {"value": "tiny"})
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
+    usual = (*resized("D", USUAL_WIDTHS), *resized("W", (4, 3, 2)), *resized("B", (1,)))
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """In fp32, z stored in x's type in the backward alone, as FLA recomputes it; nowhere; or in
