@@ -12,10 +12,20 @@ from typing import Any, Final, NamedTuple
 
 
 class Coincidence(NamedTuple):
-    """A panel problem's reason and fields."""
+    """A panel problem's reason and fields.
+
+    Args:
+        about: sizes without which it shows nothing; it is tested at other widths and heads.
+    """
 
     why: str
     fields: dict[str, Any]
+    about: tuple[str, ...]
+
+    @property
+    def decided_by(self) -> tuple[str, ...]:
+        """Sizes by which a problem is known to be this one: a pack has no sizes but its lengths."""
+        return tuple({*self.about, "lengths"})
 
 
 _TOKENS_AT: Final = (0, 1, 127, 128, 129, 200, 255, 256, 257)
@@ -28,15 +38,17 @@ _HEADS: Final = {"H": 1, "HV": 2, "K": 8, "V": 4}
 
 def _equal(why: str, **sizes: int) -> Coincidence:
     return Coincidence(f"{why}: an axis recognised by its size, heads or states transposed by it"
-                       " (O1, S8, B30)", {"gate": "mild", **sizes})  # fmt: skip
+                       " (O1, S8, B30)", {"gate": "mild", **sizes}, tuple(sizes))  # fmt: skip
 
 
 def _pack(why: str, lengths: tuple[int, ...], **sizes: int) -> Coincidence:
-    return Coincidence(f"{why} (V1, V10)", {"lengths": lengths, **(sizes or _HEADS)})
+    return Coincidence(
+        f"{why} (V1, V10)", {"lengths": lengths, **(sizes or _HEADS)}, about=("lengths",)
+    )
 
 
 def _few(why: str, T: int, **sizes: int) -> Coincidence:
-    return Coincidence(f"{why} (S8, S12)", {"T": T, "H": 2, "HV": 4, **sizes})
+    return Coincidence(f"{why} (S8, S12)", {"T": T, "H": 2, "HV": 4, **sizes}, about=("T",))
 
 
 COINCIDENT: Final[dict[str, Coincidence]] = {

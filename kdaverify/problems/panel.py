@@ -23,8 +23,9 @@ class NamedProblem:
         profile: the smallest profile that tests it; the larger ones test it too.
         dtypes: types it is tested in.
         one_format: the profiles that test it in one format, as it is about sizes alone: smoke, and
-            only where sizes vary; acceptance of a kernel that is compiled for sizes. A shape that
-            no other problem has took FLA's kernels 20 s a format on an H200, a shared one 1 s.
+            acceptance of a kernel that is compiled for sizes. A shape that no other problem has
+            took FLA's kernels 20 s a format on an H200, a shared one 1 s.
+        about: sizes without which it shows nothing: left out where a kernel takes others alone.
     """
 
     name: str
@@ -33,6 +34,7 @@ class NamedProblem:
     profile: str = "smoke"
     dtypes: tuple[str, ...] = DTYPES
     one_format: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
 
 
 _ONCE: Final = ("smoke", "acceptance")
@@ -53,12 +55,13 @@ def _named(
     dtypes: tuple[str, ...] = DTYPES,
     padding: int = 0,
     one_format: tuple[str, ...] = (),
+    about: tuple[str, ...] = (),
     **fields: Any,
 ) -> NamedProblem:
     if "lengths" in fields:
         fields["T"] = sum(fields["lengths"]) + padding
     problem = Problem(**{**_PLAIN, **fields})
-    return NamedProblem(name, why, problem, profile, dtypes, one_format)
+    return NamedProblem(name, why, problem, profile, dtypes, one_format, about)
 
 
 _SMOKE = (
@@ -129,13 +132,14 @@ _SMOKE = (
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", beta="sparse"),
     _named("small-writes", "a system near the identity, whose inverse is cut short (SO1)",
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", key="identical", beta="small"),
-    *(_named(name, why, one_format=_ONCE, **fields) for name, (why, fields) in COINCIDENT.items()),
+    *(_named(name, why, one_format=_ONCE, about=about, **fields)
+      for name, (why, fields, about) in COINCIDENT.items()),
     _named("past-256-values",
            "values past 256 columns, as heads of 256 expanded twice have, and a state: a second "
            "grid of them (A4, WU9)",
-           one_format=_ONCE, T=3, H=1, HV=1, K=8, V=264),
+           one_format=_ONCE, about=("V",), T=3, H=1, HV=1, K=8, V=264),
     _named("wide-group", "33 value heads of one key head, more than a program keeps (B30, A4)",
-           one_format=_ONCE, T=3, H=1, HV=33, K=8, V=8),
+           one_format=_ONCE, about=("H", "HV"), T=3, H=1, HV=33, K=8, V=8),
 )  # fmt: skip
 
 

@@ -122,8 +122,8 @@ def _is_of_coincidences(case: Sequence[Verdict]) -> bool:
     if case[0].property not in ("panel", "gradients"):
         return _rule(case) in EQUAL_RULES
     return any(
-        all(_plain(problem.get(name)) == _plain(value) for name, value in fields.items())
-        for _, fields in COINCIDENT.values()
+        all(_plain(problem.get(name)) == _plain(one.fields.get(name)) for name in one.decided_by)
+        for one in COINCIDENT.values()
     )
 
 

@@ -31,7 +31,7 @@ def _named(adapter: Adapter, profile: str) -> Choices:
     for dtype in adapter.dtypes:
         for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype)):
             problem = fitted(adapter, entry.problem)
-            if _SMOKE in entry.one_format and not _has_sizes(problem, entry.problem):
+            if any(getattr(problem, x) != getattr(entry.problem, x) for x in entry.about):
                 continue
             if problem.state == BEYOND_FP16 and stores_states_in_fp16(adapter, dtype):
                 continue
@@ -60,13 +60,6 @@ def stores_states_in_fp16(adapter: Adapter, dtype: str) -> bool:
 
     contract, io = adapter.contract(dtype), FORMATS[dtype]
     return any(contract.storage(tensor, io).name == "fp16" for tensor in ("S", "h"))
-
-
-def _has_sizes(problem: Problem, wanted: Problem) -> bool:
-    return all(
-        getattr(problem, size) == getattr(wanted, size)
-        for size in ("B", "T", "H", "HV", "K", "V", "lengths")
-    )
 
 
 def _named_backward(adapter: Adapter, profile: str) -> Choices:
