@@ -70,6 +70,11 @@ COINCIDENT: Final[dict[str, Coincidence]] = {
     "equal-lengths": _pack(
         "a pack of equal lengths, read as a batch; N = H = K", (5, 5, 5), H=3, HV=6, K=3, V=4
     ),
+    "equal-lengths-padded": _pack(
+        "the same before as many tokens that are no sequence's, read as a batch of T // N",
+        (4, 4, 4),
+        padding=5,
+    ),
     "one-token-each": _pack(
         "a pack of one token each, read as a batch of one; N = T = HV",
         (1, 1, 1, 1),
@@ -84,6 +89,12 @@ COINCIDENT: Final[dict[str, Coincidence]] = {
     ),
     "rising-lengths": _pack("lengths in a progression, sorted", (2, 4, 6)),
     "falling-lengths": _pack("lengths sorted, the longest first", (7, 4, 2, 1, 0)),
+    "equal-states": Coincidence(
+        "sequences that continue from one state, as behind a common prefix: loaded once, the"
+        " gradient of all given to the first (V1, S3)",
+        {"B": 3, "T": 5, **_HEADS, "state": "equal"},
+        about=("B", "state"),
+    ),
     "past-256-sequences": _pack(
         "more sequences than a byte counts, few of them with a token", _SPARSE, H=1, HV=1, K=8, V=4
     ),

@@ -31,14 +31,16 @@ LONG: Final = 1024
 """Tokens that are many: tiles of kernels end there (CONV-block), and faults show from there on in
 one width or number of heads (COMB1, COMB2)."""
 _CHUNK: Final = 64
-"""Tokens of a chunk: a sequence is below one, whole ones, or has a tail."""
+"""Tokens of a chunk: a sequence is below one, whole ones, or has a tail. One of a single token may
+be left to a decode step: such a port that stopped beta at 1 there was accepted."""
 
 _PLAIN: Final[dict[str, Any]] = {
     "B": 1, "T": 1, "H": 1, "HV": 1, "K": 16, "V": 16,
     "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "absent", "value": "normal",
 }  # fmt: skip
-_LENGTHS: Final = (1, 40, 128, 209, 1057)
-"""One for each level: one token, below a chunk, whole chunks, chunks and a tail, many."""
+_LENGTHS: Final = (1, 40, 128, 65, 209, 1057)
+"""One for each level: one token, below a chunk, whole chunks, those and a token, those and a tail,
+many."""
 _WIDTHS: Final = (16, 24, 33, 64, 100, 128)
 _GATES: Final = (
     "log-sigmoid", "zero", "slow", "bound-20", "spread", "mixed", "deep-resets", "hard-reset",
@@ -63,9 +65,10 @@ def _length(p: Problem) -> str:
         return "1"
     if longest >= LONG:
         return f"{LONG} and more"
-    if longest % _CHUNK == 0:
-        return "whole chunks"
-    return "below a chunk" if longest < _CHUNK else "chunks and a tail"
+    if longest < _CHUNK:
+        return "below a chunk"
+    tails = {0: "whole chunks", 1: "chunks and a token"}
+    return tails.get(longest % _CHUNK, "chunks and a tail")
 
 
 AXES: Final[Mapping[str, Callable[[Problem], str]]] = {

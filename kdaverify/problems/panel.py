@@ -132,6 +132,8 @@ _SMOKE = (
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", beta="sparse"),
     _named("small-writes", "a system near the identity, whose inverse is cut short (SO1)",
            T=65, H=1, HV=1, K=16, V=8, gate="vanishing", key="identical", beta="small"),
+    _named("tiny-writes", "dbeta where beta is tiny: divided by it, or a threshold (B2)",
+           T=20, H=1, HV=2, K=16, V=8, gate="mild", beta="tiny"),
     *(_named(name, why, one_format=_ONCE, about=about, **fields)
       for name, (why, fields, about) in COINCIDENT.items()),
     _named("past-256-values",

@@ -72,10 +72,14 @@ def _packings(case: CallRuleCase) -> list[Outcome]:
 
 
 def _packs(case: CallRuleCase) -> Iterator[CallRuleCase]:
-    """Packs of the same size: permuted lengths, then offsets of one sum, or of one polynomial hash,
-    with those.
+    """Packs of the same size: between the same ends, permuted lengths, then offsets of one sum, or
+    of one polynomial hash, with those.
     """
     permuted = case.other_offsets()
+    own = {name: getattr(case.problem, name) for name in permuted}
+    inner = {name: of_same_ends(lengths) for name, lengths in own.items()}
+    if inner != own:
+        yield replace(case, problem=case.beside(**inner))
     yield replace(case, problem=case.beside(**permuted))
     for alike in (of_one_sum, of_one_hash):
         twin = {name: alike(lengths) for name, lengths in permuted.items()}
@@ -130,6 +134,13 @@ def _rule(
     )
 
 
+def of_same_ends(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """The first length and the last, those between in reverse: a plan kept by number, sum, longest,
+    first and last was accepted.
+    """
+    return (*lengths[:1], *lengths[-2:0:-1], *lengths[1:][-1:])
+
+
 def of_one_sum(lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Other lengths whose offsets have the same sum; these where there are none."""
     return _moved(lengths, SAME_SUM)
@@ -158,8 +169,8 @@ RULES = (
     _rule("state", "whether there is an initial state",
           "a state left over from the call before (S3)", _state),
     CallRule("alternating-packing",
-             "packs that differ in their offsets, in turns: permuted lengths, offsets of one sum or"
-             " polynomial hash",
+             "packs that differ in their offsets, in turns: lengths permuted, also between the same"
+             " ends, offsets of one sum or polynomial hash",
              "chunk indices, or boundaries of a captured call, kept by shape or by sums of offsets"
              " (W1)",
              _packings, size="tails", sequences=True, offsets=True, costly=True),

@@ -26,6 +26,9 @@ from oracles.autograd import frozen, gradients_of, leaf
 from oracles.signature import TensorCall
 
 SECOND: Final = "in a second backward of the same call"
+OF_A_SUM: Final = 0.75
+"""Each element of the incoming gradient of a scaled sum. A kernel that took stride 0 for ones was
+accepted where it was 1."""
 
 
 @dataclass(frozen=True)
@@ -218,14 +221,15 @@ def second_backward(call: RecordedCall, given: Tensors) -> Tensors:
 def _expanded(case: CallRuleCase) -> list[Outcome]:
     case.reaches("memory")
     there, home = case.inputs.on(case.place), case.inputs.device
-    ones = {name: torch.ones_like(tensor) for name, tensor in case.loss_on(case.place).items()}
-    views = {name: one.new_ones(()).expand(one.shape) for name, one in ones.items()}
+    given = case.loss_on(case.place).items()
+    dense = {name: torch.full_like(tensor, OF_A_SUM) for name, tensor in given}
+    views = {name: one.new_tensor(OF_A_SUM).expand(one.shape) for name, one in dense.items()}
     plain, found = (
-        {name: dx.to(home) for name, dx in case.back(case.loss_of(given), there).items()}
-        for given in (ones, views)
+        {name: dx.to(home) for name, dx in case.back(case.loss_of(each), there).items()}
+        for each in (dense, views)
     )
     judge = partial(
-        case.judged_back, given=case.loss_of({name: one.to(home) for name, one in ones.items()})
+        case.judged_back, given=case.loss_of({name: one.to(home) for name, one in dense.items()})
     )
     return same_or_right(plain, found, judge, "from incoming gradients of stride 0")
 
@@ -243,8 +247,9 @@ RULES: Final = (
     _rule("backward-twice", "a second backward of the same call gives the same gradients",
           "saved tensors that the backward overwrites, sums that it does not begin at 0", _twice),
     _rule("cotangent-expanded",
-          "incoming gradients of stride 0, as those of o.sum() are, give the gradients that dense"
-          " ones do",
-          "strides of an incoming gradient ignored, or taken for those of another tensor",
+          "incoming gradients of stride 0, as those of a scaled o.sum() are, give the gradients"
+          " that dense ones do",
+          "strides of an incoming gradient ignored, or taken for those of another tensor, or for"
+          " ones",
           _expanded, channel="memory"),
 )  # fmt: skip

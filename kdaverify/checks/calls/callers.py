@@ -32,6 +32,9 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import REFUSED, Status
 from kdaverify.problems.cotangents import FAR
 
+UNEVEN: Final = {**dict.fromkeys(("fp64", "fp32", "bf16"), -32), "fp16": -8}
+"""Powers of two of faint rows beside ordinary ones, by format: what one factor for a whole sequence
+brings into the range of fp16 is 0 there. A port that did so was accepted."""
 REFUSAL: Final = re.compile(r"modified\s+(by an )?inplace")
 """What autograd says of an edited tensor that was saved, or is a view: nobody gets a wrong
 gradient."""
@@ -143,6 +146,20 @@ def _in_pairs(dy: Tensor) -> Tensor:
     return found.view_as(dy)
 
 
+def _uneven(case: CallRuleCase) -> list[Outcome]:
+    """The later half of every axis but the last at a small part of the loss."""
+    factor = 2.0 ** UNEVEN[case.problem.dtype]
+    loss = case.loss_of({name: _with_faint_rows(dy, factor) for name, dy in case.given.items()})
+    return case.judged_back(case.back(loss), loss)
+
+
+def _with_faint_rows(dy: Tensor, factor: float) -> Tensor:
+    found = dy.clone()
+    for axis, size in enumerate(dy.shape[:-1]):
+        found.narrow(axis, -(-size // 2), size // 2).fill_(0.0)
+    return torch.where(found == dy, dy, dy * factor)
+
+
 _rule = partial(CallRule, packed=False, backward=True, spare=False)
 RULES: Final = (
     _rule("edited-outputs-backward",
@@ -168,4 +185,10 @@ EDITED: Final = (
           "an input that the caller overwrites before the backward changes no gradient, or autograd"
           " refuses", "inputs kept for the backward where autograd does not see them",
           _edited_inputs, inside=True, costly=True, once=True),
+)  # fmt: skip
+UNEVEN_ROWS: Final = (
+    _rule("cotangent-uneven",
+          "gradients are exact where rows of a loss differ by 2^32 (fp16: 2^8)",
+          "incoming gradients scaled by one factor into a range of 16 or 8 bits", _uneven,
+          size="tails"),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -72,6 +73,12 @@ def _hashed(offsets: list[int]) -> int:
     return reduce(lambda total, offset: HASHED * total + offset, offsets)
 
 
+def _between_its_ends(offsets: list[int]) -> int:
+    """Of packs with the same ends the same number."""
+    lengths = [b - a for a, b in pairwise(offsets)]
+    return hash((max(lengths), *lengths[:1], *offsets[-2:]))
+
+
 def three_runs_of_heads(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """q, k and v of one storage, whose rows they fill, are read as one run of heads each."""
     tensors = (x.q, x.k, x.v)
@@ -94,6 +101,24 @@ def left_out_by_a_sum(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradie
     return EAGER.gradients(x, Cotangents(given.do, torch.zeros_like(dS)))
 
 
+def ones_of_stride_0(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """The incoming gradient of a sum is 1, and one of stride 0 is that of a sum."""
+    do = given.do
+    if do is not None and not any(do.stride()):
+        do = torch.ones_like(do)
+    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+
+
+def one_factor_into_fp16(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """All incoming gradients are brought into the range of fp16 by one factor: what is smaller than
+    the largest by more than that range is 0.
+    """
+    assert given.do is not None
+    largest = given.do[given.do.isfinite()].abs().amax() if given.do.numel() else 0.0
+    do = given.do.masked_fill(given.do.abs() < largest * SMALLEST, 0.0)
+    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+
+
 def overflows_left_out(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     """Incoming gradients that are not finite are 0."""
     assert given.do is not None
@@ -113,5 +138,8 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "offsets are kept by their sum": lambda: port(offsets_by(sum)),
     "offsets are kept by their polynomial hash": lambda: port(offsets_by(_hashed)),
     "incoming gradients that are infinite are 0": lambda: Derived(overflows_left_out),
+    "offsets are kept by their ends, sum and number": lambda: port(offsets_by(_between_its_ends)),
+    "incoming gradients of stride 0 are ones": lambda: Derived(ones_of_stride_0),
+    "incoming gradients go through fp16 by one factor": lambda: Derived(one_factor_into_fp16),
 }
 """By what is wrong."""

@@ -98,6 +98,21 @@ def _equal(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, g=rows))
 
 
+def _folded(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A pack of equal lengths is a batch of T // N tokens each: padding counts."""
+    if x.cu_seqlens is None or x.N < _FEWEST or len({*x.lengths}) > 1:
+        return right(x)
+    return right(replace(x, cu_seqlens=torch.arange(x.N + 1).to(x.cu_seqlens) * (x.T // x.N)))
+
+
+def _of_one_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """States that are equal are loaded once: the first has the gradient of all."""
+    state = x.initial_state
+    if state is None or x.N == 1 or not state.any() or not (state == state[:1]).all():
+        return right(x)
+    return right(replace(x, initial_state=state[:1].expand_as(state)))
+
+
 def _requests_of_one_token(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """A pack of as many sequences as tokens is a batch of requests of one token each."""
     if x.cu_seqlens is None or x.N != x.T:
@@ -124,5 +139,7 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "as many sequences as tokens are requests of one": lambda: port(_requests_of_one_token),
     "two to four tokens lose the state": lambda: port(_drafts_without_a_state),
     "the first length and the last are those of all": lambda: port(_by_lengths(_by_its_ends)),
+    "a pack of equal lengths is a batch of T // N tokens": lambda: port(_folded),
+    "equal states are loaded once": lambda: port(_of_one_state),
 }
 """By what is wrong."""

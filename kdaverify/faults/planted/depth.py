@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.faults.fault import with_gradient
 from kdaverify.faults.planted.broken_calls import Outputs, decoding, port, right
 from oracles.inputs import Inputs
 
@@ -21,6 +22,7 @@ SENTINEL: Final = -6e4
 DEEPEST: Final = -1e6
 NEXT_TO_0: Final = 2.0**-19
 SMALL: Final = 2.0**-9
+SMALLEST_DIVISOR: Final = 1e-5
 
 
 def _given(change: Callable[[Tensor], Tensor]) -> Callable[[], Adapter]:
@@ -44,6 +46,13 @@ def _without_small_writes(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(x if bool((x.beta > SMALL).any()) else replace(x, beta=torch.zeros_like(x.beta)))
 
 
+def _divided_by_beta(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """dbeta is what a token writes over beta, which is at least 1e-5 there unless it is 0."""
+    floor = torch.tensor(SMALLEST_DIVISOR, dtype=x.beta.dtype)
+    lost = torch.where(x.beta > 0, x.beta / torch.maximum(x.beta, floor), 1.0).to(x.beta.dtype)
+    return right(replace(x, beta=with_gradient(lambda dbeta: dbeta * lost, x.beta)))
+
+
 DEEP: Final[dict[str, Callable[[], Adapter]]] = {
     "gates wrap in fixed point of 16 bits": _given(lambda g: _wrapped(g, FIXED_POINT)),
     "gates wrap in fixed point of 20 bits": _given(lambda g: _wrapped(g, LONG_FIXED_POINT)),
@@ -53,6 +62,7 @@ DEEP: Final[dict[str, Callable[[], Adapter]]] = {
 NEAR_0: Final[dict[str, Callable[[], Adapter]]] = {
     "gates next to 0 are left out": lambda: port(_without_gates_next_to_0),
     "small writes are left out": lambda: port(_without_small_writes),
+    "dbeta is divided by a beta of at least 1e-5": lambda: port(_divided_by_beta),
 }
 OF_STEPS: Final[dict[str, Callable[[], Adapter]]] = {
     "a decode step leaves out gates next to 0": lambda: decoding(_without_gates_next_to_0),

@@ -67,7 +67,7 @@ CALLERS_RULES: Final = tuple(
     for rule in (
         *callers.RULES, *views.IN_TABLES, *callers.CANCELLING, *interleaved.OF_PACKS,
         *callers.EDITED, RULES["cotangent-infinite"], *after_many.RULES,
-        RULES["alternating-packing"],
+        RULES["alternating-packing"], RULES["cotangent-expanded"], *callers.UNEVEN_ROWS,
     )
 )  # fmt: skip
 ONE_TILE: Final = 128
@@ -169,7 +169,9 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "depth": QuestionKind(
             "finite gates down to -1e6, gates and writes next to 0",
             lambda case: (
-                _problem(case).get("gate") in ("deep-resets", "vanishing") or _rule(case) == "step"
+                _problem(case).get("gate") in ("deep-resets", "vanishing")
+                or _problem(case).get("beta") == "tiny"
+                or _rule(case) == "step"
             ),
         ),
         "entries": QuestionKind(

@@ -268,6 +268,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "after-many": lambda: port(captured.captured("cu_seqlens")),
     "after-many-step": lambda: decoding(captured.captured("scale")),
     "frozen-subsets-chunks": lambda: port(variant_of_keys),
+    "cotangent-uneven": lambda: Derived(callers.one_factor_into_fp16),
 }
 """By the rule that each breaks."""
 

@@ -110,6 +110,22 @@ def _first_state_again(x: Inputs, _: Output) -> Output:
     return RIGHT.forward(replace(x, initial_state=state))
 
 
+def _last_token_of(x: Inputs) -> Tensor:
+    """Whether a token is the only one of its chunk."""
+    found, at = torch.zeros(x.T, dtype=torch.bool), 0
+    for length in x.lengths:
+        if length > TILE and length % TILE == 1:
+            found[at + length - 1] = True
+        at += length if x.cu_seqlens is not None else 0
+    return found
+
+
+def _tail_of_one_token(x: Inputs, _: Output) -> Output:
+    """A last chunk of one token is a decode step, whose beta stops at 1."""
+    alone = _last_token_of(x)[:, None]
+    return RIGHT.forward(replace(x, beta=torch.where(alone, x.beta.clamp(max=1.0), x.beta)))
+
+
 def _second_tile_halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
     def changed(found: Gradients[Tensor]) -> Gradients[Tensor]:
         wrong: Tensor = found.named()[name].clone()
@@ -159,6 +175,11 @@ FAULTS: Final = {
         "acceptance",
         lambda x: x.backward and x.long and x.several and x.K > NARROW,
         gradients=_halved("dg"),
+    ),
+    "beta above 1 in a last chunk of one token": ShapeFault(
+        "smoke",
+        lambda x: not x.backward and any(n > TILE and n % TILE == 1 for n in x.lengths),
+        output=_tail_of_one_token,
     ),
 }
 """By trigger."""

@@ -13,6 +13,8 @@ from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 _SMALL = 2.0**-10
+_TINIEST = 24
+"""Exponent of the smallest number of fp16."""
 # The last token of a chunk of 64.
 WRITTEN_AT = 63
 
@@ -41,6 +43,12 @@ def _mixed(d: Draw) -> Array:
     options = np.stack([np.zeros_like(u), _SMALL * u, u, np.ones_like(u)])
     kind = d.integers("kind", len(options), d.problem.HV)
     return np.take_along_axis(options, kind[None], axis=0)[0]
+
+
+def _tiny(d: Draw) -> Array:
+    # Every octave down to the smallest number of fp16, beside ordinary ones.
+    octaves = d.integers("octave", _TINIEST + 1, d.problem.HV)
+    return np.ldexp(1.0, -octaves)
 
 
 def _sparse(d: Draw) -> Array:
@@ -80,6 +88,9 @@ BETAS = table(
     Regime("small",
            "triangular systems taken for the identity, or for one term of their series (SO1)",
            _constant(2.0**-10), weight=0),
+    Regime("tiny",
+           "writes of every octave down to 2^-24: divisions by beta, thresholds (B2, B3, GA10)",
+           _tiny, weight=0),
     Regime("two", "negative eigenvalues: reflections, no damping of rounding (SO1, H15)",
            _constant(2.0)),
     Regime("one-write",

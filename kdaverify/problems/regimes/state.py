@@ -52,6 +52,12 @@ def _nine_bits(d: Draw) -> Array | None:
     return _everywhere(d, np.ldexp(257.0 * (-1.0) ** column, -(column % 8)))
 
 
+def _equal(d: Draw) -> Array | None:
+    p = d.problem
+    one = d.stream("state").normal(p.HV, p.K, p.V)
+    return np.array(np.broadcast_to(one, (p.N, p.HV, p.K, p.V)))
+
+
 def _dyadic(d: Draw) -> Array | None:
     p = d.problem
     shape = (p.N, p.HV, p.K, p.V)
@@ -84,6 +90,8 @@ STATES = table(
     Regime("asymmetric", "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)",
            _asymmetric, weight=2),
     Regime("nine-bits", "states that need one bit more than bf16 has (H11, H12, S12)", _nine_bits,
+           weight=0),
+    Regime("equal", "one state for all sequences, as behind a common prefix (V1, S3)", _equal,
            weight=0),
     Regime("dyadic", "states that leave no rounding when they are replaced (V4, V6, V7, H10)",
            _dyadic, weight=0),
