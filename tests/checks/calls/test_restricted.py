@@ -78,8 +78,8 @@ def test_a_norm_of_some_widths_that_edits_its_input_is_found() -> None:
 @pytest.mark.parametrize("option", ["widths", "supports"])
 def test_packs_of_regular_lengths_are_tested_at_any_width(option: str) -> None:
     """The panel had them for kernels that take the widths 3, 4 and 8, and for no other."""
-    restricted = {"widths": (128,)} if option == "widths" else {"supports": _of_one_width}
-    declared: Any = kv.kernel(**restricted, packing="cu_seqlens")(_packed)
+    options: dict[str, Any] = {"widths": (128,), "supports": _of_one_width}
+    declared: Any = kv.kernel(**{option: options[option]}, packing="cu_seqlens")(_packed)
     tested = {name.partition("-")[2] for name, _ in AXES["named"](declared, "smoke")}
     assert tested >= {"equal-lengths", "one-token-each", "past-256-sequences", "eight-tokens"}
 
