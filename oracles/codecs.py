@@ -57,5 +57,13 @@ GATES: Final[dict[str, Codec]] = {
 BETAS: Final[dict[str, Codec]] = {
     "value": IDENTITY,
     "logit": Codec(torch.logit, torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x)),
+    "doubled": Codec(
+        lambda beta: torch.logit(beta / 2),
+        lambda x: 2 * torch.sigmoid(x),
+        lambda x: 2 * torch.sigmoid(x) * torch.sigmoid(-x),
+    ),
 }
-"""Of beta: value, logit (0 and 1 are -inf and inf, where the slope is 0)."""
+"""Of beta: value, logit (0 and 1 are -inf and inf, where the slope is 0), doubled (the logit of
+half of it)."""
+LARGEST: Final = {"logit": 1.0, "doubled": 2.0}
+"""What the beta that a sigmoid makes is at most."""

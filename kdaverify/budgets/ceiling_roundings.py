@@ -141,7 +141,7 @@ class Roundings:
     @property
     def written(self) -> float:
         """The relative error of beta where the kernel makes it from a logit, else 0."""
-        return self.counts("wy") * SIGMOID * self.unit if self.contract.beta == "logit" else 0.0
+        return self.counts("wy") * SIGMOID * self.unit if self.contract.beta != "value" else 0.0
 
     @property
     def lost(self) -> float:

@@ -248,7 +248,7 @@ class Contract:
         if tensor in RETURNED:
             # What is returned, and rounded, beside a logit is the gradient of the logit, and beside
             # rows that are normalised in registers that of the rows.
-            inside = (tensor == "dbeta" and self.beta == "logit") or (
+            inside = (tensor == "dbeta" and self.beta != "value") or (
                 tensor in ("dq", "dk") and self.qk != GIVEN and not self.stores_rows
             )
             return self.accumulate if inside else io

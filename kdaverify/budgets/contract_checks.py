@@ -21,7 +21,7 @@ Scale = Literal["free", "in-q", "rounded"]
 Decay = Literal["channel", "scalar"]
 Transition = Literal["applied", "formed"]
 Inverting = Literal["substituted", "series"]
-Beta = Literal["value", "logit"]
+Beta = Literal["value", "logit", "doubled"]
 
 CHOICES: Final = {
     "form": get_args(Form),

@@ -20,7 +20,7 @@ from kdaverify.budgets.activated_gates import sigmoid
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.normalised_rows import ROWS, computed_rows, exact_row_gradient, row_gradient
-from oracles.codecs import BETAS, IDENTITY, Codec
+from oracles.codecs import BETAS, IDENTITY, LARGEST, Codec
 from oracles.double_double import two_product
 from oracles.enclosure import Enclosure
 from oracles.gate_activation import activation_of, gate_codec
@@ -82,10 +82,11 @@ def as_computed(
         lean: of its normalisation, as `computed_rows` has it; of its sigmoids, see SIGMOID.
     """
     keep, activation = contract.accumulate.round, activation_of(contract.gate)
-    if contract.beta == "logit":
-        logit = io.round(BETAS["logit"].there(inputs.beta.double()))
-        beta = sigmoid(logit.to(contract.work), exp, keep)
-        beta = keep(beta * (1 + SIGMOID * lean * contract.accumulate.unit)).clamp(max=1.0)
+    if contract.beta != "value":
+        largest = LARGEST[contract.beta]
+        logit = io.round(BETAS[contract.beta].there(inputs.beta.double()))
+        beta = largest * sigmoid(logit.to(contract.work), exp, keep)
+        beta = keep(beta * (1 + SIGMOID * lean * contract.accumulate.unit)).clamp(max=largest)
         inputs = replace(inputs, beta=_in_place_of(inputs.beta, beta))
     if activation is not None:
         x = contract.wide.round(as_handed(contract, "g", inputs.g)).to(contract.work)
@@ -124,10 +125,9 @@ def drawn(
             inputs,
             g=rounded(inputs.g.double().masked_fill(hard, 0.0), fmt).masked_fill(hard, -torch.inf),
         )
-    if contract.beta == "logit":
-        inputs = replace(
-            inputs, beta=rounded(rounded(inputs.beta.double(), fmt), fmt).clamp(max=1.0)
-        )
+    if contract.beta != "value":
+        beta = rounded(rounded(inputs.beta.double(), fmt), fmt)
+        inputs = replace(inputs, beta=beta.clamp(max=LARGEST[contract.beta]))
     return computed_rows(inputs, contract, io, rounded)
 
 
@@ -159,7 +159,8 @@ def received_gradients(
     if contract.beta != "value":
         y = computed.beta.double()
         # 1 - y of a y that was rounded: no kernel knows more of it.
-        found = replace(found, dbeta=returned("dbeta", found.dbeta.double() * (y * (1 - y))))
+        slope = y * (1 - y / LARGEST[contract.beta])
+        found = replace(found, dbeta=returned("dbeta", found.dbeta.double() * slope))
     if contract.qk != GIVEN:
         dtype = torch.float64 if returned is as_it_is else contract.work
 

@@ -124,7 +124,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = tuple(scalar_decay.members_of_one_gate(members))
     if contract.makes_softplus:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
-    if contract.qk != GIVEN or contract.beta == "logit":
+    if contract.qk != GIVEN or contract.beta != "value":
         members = (*members, *_leaning(members[0]))
     of_maps = mapping((*members[:2], *on_units(members[0])), contract)
     members = (*members, *multiplying(members[:1], contract), *of_maps)
