@@ -28,6 +28,8 @@ ENTRIES: Final = 16
 """Batch entries of a tile."""
 TILE: Final = 1024
 """Tokens of a tile."""
+PAIRED: Final = 128
+"""Channels past which they are taken in pairs."""
 CHANNELS: Final = 4096
 """Of a block."""
 
@@ -41,6 +43,13 @@ def last_four(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 def first_biases(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """Every block of channels has the first elements of the bias."""
     return summed(stream, w, None if b is None else b[torch.arange(len(b)) % CHANNELS])
+
+
+def paired_biases(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """Channels are taken in pairs, and an odd last one has the bias of the pair before it."""
+    if b is None or len(b) <= PAIRED or len(b) % 2 == 0:
+        return summed(stream, w, b)
+    return summed(stream, w, torch.cat((b[:-1], b[-2:-1])))
 
 
 def of_the_last_tile(before: Tensor, x: Tensor, W: int, y: Tensor) -> Tensor:
@@ -122,4 +131,8 @@ FAULTS: Final = (
     _conv("CONV-bias", "blocks of 4,096 channels have the first elements of the bias",
           "class: products of sizes", "B", "more than 4,096 channels and a bias", ("y",),
           lambda _: RIGHT.replaced(take=first_biases)),
+    _conv("CONV-odd", "the last of an odd number of channels has the bias of its neighbour",
+          "class: widths that vectors do not divide", "B",
+          "more than 128 channels, an odd number, and a bias", ("y",),
+          lambda _: RIGHT.replaced(take=paired_biases)),
 )  # fmt: skip

@@ -24,6 +24,8 @@ FEW: Final = 8
 """Rows up to which a kernel for decode is called, that has no backward."""
 PROGRAM: Final = 2048
 """Rows whose sum of the weight's gradient a program stores, where there are more."""
+WIDE_TILE: Final = 4096
+"""Columns of a tile, where a row has several."""
 BLOCK: Final = 16
 """Rows of a block, and columns where a row is padded to a power of two."""
 
@@ -149,6 +151,13 @@ def in_stored_sums(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Te
     return right(x, z, w, eps, name)
 
 
+def of_full_tiles(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """The mean of a row of several tiles is over all columns of these."""
+    V = x.shape[-1]
+    columns = -(-V // WIDE_TILE) * WIDE_TILE if V > WIDE_TILE else V
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) / columns + eps) * w * act(z, name)
+
+
 def unrecorded(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     if x[..., 0].numel() <= FEW:
         x, z, w = x.detach(), z.detach(), w.detach()
@@ -182,4 +191,8 @@ FAULTS: Final = (
     _norm(id="NORM-sums", title="sums of dweight over 2,048 rows are stored in bf16, undeclared",
           reference="class: formats of partial sums", trigger="more than 2,048 rows",
           outputs=("dweight",), patch=lambda _: in_stored_sums, kind="C"),
+    _norm(id="NORM-tiles", title="means of rows of several tiles count the columns past the row",
+          reference="class: sizes that models have",
+          trigger="more than 4,096 columns, no multiple of it", outputs=("y",),
+          patch=lambda _: of_full_tiles),
 )  # fmt: skip

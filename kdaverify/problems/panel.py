@@ -136,10 +136,10 @@ _SMOKE = (
            T=20, H=1, HV=2, K=16, V=8, gate="mild", beta="tiny"),
     *(_named(name, why, one_format=_ONCE, about=about, **fields)
       for name, (why, fields, about) in COINCIDENT.items()),
-    _named("past-256-values",
-           "values past 256 columns, as heads of 256 expanded twice have, and a state: a second "
-           "grid of them (A4, WU9)",
-           one_format=_ONCE, about=("V",), T=3, H=1, HV=1, K=8, V=264),
+    _named("past-512-values",
+           "values past 512 columns, as heads of 256 expanded twice have, and a state: a second "
+           "grid of them, a fourth tile in the backward (A4, WU9)",
+           one_format=_ONCE, about=("V",), T=3, H=1, HV=1, K=8, V=520),
     _named("wide-group", "33 value heads of one key head, more than a program keeps (B30, A4)",
            one_format=_ONCE, about=("H", "HV"), T=3, H=1, HV=33, K=8, V=8),
 )  # fmt: skip

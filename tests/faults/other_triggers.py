@@ -131,6 +131,8 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "CONV-short": _gradients(B=21, T=2),
     "CONV-tail": _forward(T=1025, D=2),
     "CONV-bias": _forward(B=1, T=2, D=4100),
+    "CONV-odd": _forward(B=1, T=2, D=131),
+    "NORM-tiles": _forward(B=1, T=2, H=1, V=5120),
     "CONV-sums": ("calls", {}, {"rule": "long-sums-backward"}),
     "NORM-sums": ("calls", {}, {"rule": "long-sums-backward"}),
     "NORM-rows": _forward(B=1, T=65539, H=1, V=2),

@@ -74,7 +74,7 @@ SMOKE_TESTS: dict[str, NeededCases] = {
     "two-key-tiles": lambda p: p.K == 256 and p.V > 128,
     "beyond-fp16": lambda p: p.value == "beyond-fp16",
     "two-value-tiles": lambda p: p.V == 256 and p.K > 128 and p.packed,
-    "past-256-values": lambda p: p.V > 256 and p.state != "absent",
+    "past-512-values": lambda p: p.V > 256 and p.state != "absent",
     "wide-group": lambda p: p.HV > 32 * p.H,
     "past-2048-tokens": lambda p: max(_lengths(p)) > 2048 and p.packed and p.gate == "slow",
 }

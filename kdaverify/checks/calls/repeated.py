@@ -6,11 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from kdaverify.checks.calls.bits import Judge, differing, same_bits
+import torch
+
+from kdaverify.checks.calls.bits import Judge, differing, same_bits, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, rejected
 
+THREADS: Final = 3
+"""That divide few numbers of heads, rows or sequences. A port that divided heads among them by
+floor was accepted where sessions have one."""
 # Of the sentence that a pass carries; it decides nothing.
 CONFIDENCE: Final = 0.95
 
@@ -42,6 +47,18 @@ def _repeated(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
 
 def _repeated_step(case: CallRuleCase) -> list[Outcome]:
     return _equal_calls(case, case.step, case.judged)
+
+
+def _of_threads(case: CallRuleCase) -> list[Outcome]:
+    """Sums may be taken in another order, so that other bits than before are judged."""
+    plain = {name: tensor.clone() for name, tensor in case.run().items()}
+    own = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        found = {name: tensor.clone() for name, tensor in case.run().items()}
+    finally:
+        torch.set_num_threads(own)
+    return same_or_right(plain, found, case.judged, f"with {THREADS} threads of torch")
 
 
 def _equal_calls(case: CallRuleCase, call: Callable[[], Tensors], judge: Judge) -> list[Outcome]:
@@ -94,4 +111,10 @@ RULES = (
     _real("repeated-real-backward", "the same of all gradients, at that size",
           "the same in the backward, sums by atomic additions over many blocks (L6)",
           partial(_repeated_at_real_size, backward=True), spare=False, backward=True, costly=True),
+)  # fmt: skip
+OF_THREADS: Final = (
+    CallRule("threads",
+             f"a call returns the same with {THREADS} threads of torch, but for the order of sums",
+             "heads or rows divided among threads by floor", _of_threads, spare=False, inside=True,
+             costly=True, once=True),
 )  # fmt: skip

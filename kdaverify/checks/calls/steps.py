@@ -33,13 +33,15 @@ CHANGES: Final[tuple[dict[str, Any], ...]] = (
     {"B": 1, "H": 1, "HV": 1, "K": 160, "V": 8, "gate": "log-sigmoid"},
     {"B": 1, "H": 1, "HV": 2, "K": 8, "V": 160, "gate": "log-sigmoid"},
     {"B": 1, "H": 1, "HV": 1, "K": 256, "V": 256, "gate": "log-sigmoid"},
+    {"B": 67, "H": 1, "HV": 2, "gate": "log-sigmoid"},
 )
 """Beside the call of rules of one token (two entries of two key heads and four value heads): an odd
 number of each; 33 value heads of one key head, more than a program keeps; square states, which fit
 when they are transposed; gates next to 0 where nothing is written, so that they alone show: a
 decode kernel that left them out was accepted. Gates of heads differ: the ninth of a key head had
 those of the first. Keys and values past 128 columns, which two registers of 64 lanes do not hold: a
-decode kernel that dropped the others was accepted.
+decode kernel that dropped the others was accepted. More requests than two waves of 32: copies of
+one request hid that a third had the gates of the first.
 
 Random cases of resumed runs have two sequences at most, and in smoke nearly always one head: a
 decode kernel that mapped heads of groups wrongly was accepted."""

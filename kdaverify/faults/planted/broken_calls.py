@@ -80,6 +80,13 @@ def wrong_at_first(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     return o * (2 - 1.0 * (kept.setdefault(x.T, counted(kept)) != counted(kept) - 1)), final
 
 
+def heads_by_threads(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Value heads are divided among torch's threads; the rest has no output."""
+    o, final = right(x)
+    done = x.HV - x.HV % min(torch.get_num_threads(), x.HV)
+    return o.masked_fill(torch.arange(x.HV)[:, None] >= done, 0.0), final
+
+
 def one_buffer(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     o, final = right(x)
     return kept.setdefault((o.shape, o.dtype), torch.empty_like(o)).copy_(o), final

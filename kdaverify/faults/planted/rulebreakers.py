@@ -49,6 +49,7 @@ from kdaverify.faults.planted.broken_calls import (
     freed,
     from_the_start,
     grid,
+    heads_by_threads,
     int32_offsets,
     kept_for_a_server,
     last_entry_by_number,
@@ -268,6 +269,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "after-many": lambda: port(captured.captured("cu_seqlens")),
     "after-many-step": lambda: decoding(captured.captured("scale")),
     "frozen-subsets-chunks": lambda: port(variant_of_keys),
+    "threads": lambda: port(heads_by_threads),
     "cotangent-uneven": lambda: Derived(callers.one_factor_into_fp16),
 }
 """By the rule that each breaks."""

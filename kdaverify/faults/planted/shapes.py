@@ -133,7 +133,7 @@ def _tail_of_one_token(x: Inputs, _: Output) -> Output:
     return RIGHT.forward(replace(x, beta=torch.where(alone, x.beta.clamp(max=1.0), x.beta)))
 
 
-def _second_tile_halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
+def _second_tilehalved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
     def changed(found: Gradients[Tensor]) -> Gradients[Tensor]:
         wrong: Tensor = found.named()[name].clone()
         wrong[..., TILE:] /= 2
@@ -142,31 +142,31 @@ def _second_tile_halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Te
     return changed
 
 
-def _halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
+def halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
     return lambda found: replace(found, **{name: found.named()[name] / 2})
 
 
 FAULTS: Final = {
     "a thousand tokens, K over 8, backward": ShapeFault(
-        "smoke", lambda x: x.backward and x.long and x.K > NARROW, gradients=_halved("dk")
+        "smoke", lambda x: x.backward and x.long and x.K > NARROW, gradients=halved("dk")
     ),
     "a thousand tokens, three heads a group": ShapeFault(
         "smoke",
         lambda x: x.long and x.group == 3,
         output=_first_values_again,
-        gradients=_halved("dq"),
+        gradients=halved("dq"),
     ),
     "a hundred sequences, one of several chunks": ShapeFault(
         "smoke",
         lambda x: len(x.lengths) >= MANY and max(x.lengths) > TILE,
         output=_later_tiles_lost,
-        gradients=_halved("dv"),
+        gradients=halved("dv"),
     ),
     "a hundred sequences, K over a tile": ShapeFault(
         "smoke",
         lambda x: len(x.lengths) >= MANY and x.K > TILE,
         output=_second_tile_unread,
-        gradients=_second_tile_halved("dk"),
+        gradients=_second_tilehalved("dk"),
     ),
     "a thousand tokens, three heads a group, a given state": ShapeFault(
         "acceptance",
@@ -176,12 +176,12 @@ FAULTS: Final = {
     "a hundred sequences, two heads a group, backward": ShapeFault(
         "acceptance",
         lambda x: x.backward and len(x.lengths) >= MANY and x.group == 2,
-        gradients=_halved("dv"),
+        gradients=halved("dv"),
     ),
     "several sequences, one of a thousand tokens, K over 8, backward": ShapeFault(
         "acceptance",
         lambda x: x.backward and x.long and x.several and x.K > NARROW,
-        gradients=_halved("dg"),
+        gradients=halved("dg"),
     ),
     "beta above 1 in a last chunk of one token": ShapeFault(
         "smoke",

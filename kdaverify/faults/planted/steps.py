@@ -12,6 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, decoding, right
 from oracles.inputs import Inputs
 
+WAVE: Final = 32
 COLUMNS: Final = 128
 """In two registers of 64 lanes."""
 
@@ -37,6 +38,11 @@ def values_of_two_registers(x: Inputs, _: dict[Any, Any]) -> Outputs:
     o[..., COLUMNS:] = 0
     final[..., COLUMNS:] = x.state[..., COLUMNS:].to(final.dtype)
     return o, final
+
+
+def gates_by_waves(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """From request 32 on gates are those of an earlier wave."""
+    return right(replace(x, g=x.g[torch.arange(x.B) % WAVE]) if x.B > 1 else x)
 
 
 def padded(*, clear: bool) -> Patch:
@@ -84,5 +90,8 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
         padded(clear=False)
     ),
     "a state that comes back is that of the step before": lambda: decoding(state_that_came_back),
+    "from request 32 on a decode step has gates of the first wave": lambda: decoding(
+        gates_by_waves
+    ),
 }
 """By what is wrong."""

@@ -9,12 +9,14 @@ from typing import Final
 from torch import Tensor
 
 from kdaverify.adapters.base import Output
-from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput
+from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput, halved
 from oracles.gradients import Gradients
 from oracles.inputs import Inputs
 
 TILE: Final = 128
 WIDEST: Final = 256
+THREE_TILES: Final = 288
+"""Columns of values that a backward has tiles for."""
 
 
 def _first_columns_again(_: Inputs, found: Output) -> Output:
@@ -69,6 +71,9 @@ FAULTS: Final = {
         "smoke",
         lambda x: x.V > WIDEST and x.state and not x.backward,
         output=_late_columns_from_zero,
+    ),
+    "V past 288, backward": ShapeFault(
+        "smoke", lambda x: x.backward and x.V > THREE_TILES, gradients=halved("dk")
     ),
 }
 """By trigger."""

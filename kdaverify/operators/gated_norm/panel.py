@@ -61,6 +61,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "groups-512": {"T": 5, "V": 512},
     "groups-1024": {"B": 2, "T": 5, "V": 1024, "rank": 2},
     "groups-2048": {"T": 1, "V": 2048, "rank": 2},
+    "wide-model": {"T": 2, "V": 5120, "rank": 3},
     "past-8192-columns": {"T": 2, "V": 8200},
     "batch-of-one-token": {"B": 2, "T": 1, "H": 2, "V": 129, "rank": 2, **SMALL_SIGMOID},
     "one-token-of-a-model": {"B": 2, "T": 1, "V": 128, "rank": 3, **SMALL_SIGMOID},
@@ -87,6 +88,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
 """By name: widths around tiles, ranks, both activations, usual eps and others, every regime, and
 more rows than a block of the weight's gradient sums.
 
+Past 4,096 columns a row has two tiles, of which the second is not full at a model's width of 5,120.
 Widths of models, 256 to 2,048, are norms in groups of 128 to a kernel that was made for heads of
 128. Every pair of properties occurs in some problem: tokens, width, rank, activation, eps, batches
 and heads."""

@@ -51,6 +51,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         for value in REGIMES
         if value != "normal"
     },
+    "odd-channels": {"T": 9, "D": 515, **STATEFUL},
     "past-blocks": {"T": 4097, "D": 2, **STATEFUL},
     "pack-past-blocks": {"lengths": (1021, 3, 2050, 0, 5), "T": 3080, "D": 2, "state": "random"},
     PAST_16_BITS: {"T": 65539, "D": 1},
@@ -67,8 +68,9 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
 }
 """By name. Every pair of properties occurs in some problem: batches, packs or neither, tokens
 against tiles, channels, taps, state, bias and activation. Kernels that took batches of whole tiles
-for one sequence were accepted before. Sequences shorter than W - 1 shift old columns
-of the state in; empty ones keep it. Long ones have few channels: blocks of up to 4,096 tokens end
+for one sequence were accepted before, and one that gave the last of an odd number of channels,
+past 128, another's bias. Sequences shorter than W - 1 shift old columns of the state in; empty ones
+keep it. Long ones have few channels: blocks of up to 4,096 tokens end
 within them, one or two tokens before the end. A port whose last tile of 1,024 wrote the final state
 was accepted while three of its tokens, which fill the state, were in it."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
