@@ -51,6 +51,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         for value in REGIMES
         if value != "normal"
     },
+    "uneven-loss": {"B": 2, "T": 21, "D": 18, "loss": "uneven", **STATEFUL},
     "past-blocks": {"T": 4097, "D": 2, **STATEFUL},
     "pack-past-blocks": {"lengths": (1021, 3, 2050, 0, 5), "T": 3080, "D": 2, "state": "random"},
     PAST_16_BITS: {"T": 65539, "D": 1},
