@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.attention.special_rows import squeezed
+from kdaverify.faults.fault import Fault, with_gradient
 from kdaverify.faults.gated_norm import EVERY, Norm, TilesOfRows, act, right, root
 
 TILE: Final = 64
@@ -155,6 +156,16 @@ def unrecorded(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor
     return right(x, z, w, eps, name)
 
 
+def without_zero_gates(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """The backward leaves out rows whose gates are all 0."""
+    unread = (z == 0).all(-1, keepdim=True)
+    return right(x, with_gradient(lambda dz: dz.masked_fill(unread, 0.0), z), w, eps, name)
+
+
+def of_squeezed_loss(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return with_gradient(squeezed, right(x, z, w, eps, name))
+
+
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
 FAULTS: Final = (
     _norm(id="NORM-square", title="means of rows are broadcast along columns",
@@ -182,4 +193,11 @@ FAULTS: Final = (
     _norm(id="NORM-sums", title="sums of dweight over 2,048 rows are stored in bf16, undeclared",
           reference="class: formats of partial sums", trigger="more than 2,048 rows",
           outputs=("dweight",), patch=lambda _: in_stored_sums, kind="C"),
+    _norm(id="NORM-gates", title="rows whose gates are all 0 are left out of the backward",
+          reference="class: numbers that mark memory", trigger="a row of gates that are exactly 0",
+          outputs=("dgate",), patch=lambda _: without_zero_gates),
+    _norm(id="NORM-fp16", title="dy goes through fp16 under one power of two an entry",
+          reference="class: formats of incoming gradients", kind="C", dtypes=("bf16",),
+          trigger="heads whose dy is 2^-18 of the largest, gradients", outputs=("dx", "dgate"),
+          patch=lambda _: of_squeezed_loss),
 )  # fmt: skip
