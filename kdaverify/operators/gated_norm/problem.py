@@ -71,8 +71,7 @@ REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]
     "normal": ("ordinary values", _normal),
     "small": ("rows whose mean square is as large as eps", _scaled(-9)),
     "zero-rows": (
-        "every other row is 0: eps alone is under the root; every third weight and row of gates"
-        " is 0",
+        "every other row is 0: eps alone is under the root; so are a third of weights and gates",
         _zero_rows,
     ),
     "single": ("one large element a row", _single),
