@@ -96,10 +96,13 @@ def _mla_decode(
 
 
 def _merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    lse = torch.logaddexp(lse_a, lse_b)
-    known = lse.masked_fill(torch.isneginf(lse), 0.0)
-    weights = [(x - known).exp().mT[..., None] for x in (lse_a, lse_b)]
-    return (weights[0] * o_a.float() + weights[1] * o_b.float()).to(o_a.dtype), lse
+    """Weights are relative to the maximum: relative to LSE they have its rounding."""
+    top = torch.maximum(lse_a, lse_b).nan_to_num(neginf=0.0)
+    a, b = ((lse - top).exp() for lse in (lse_a, lse_b))
+    total = a + b
+    parts = a.mT[..., None] * o_a.float() + b.mT[..., None] * o_b.float()
+    o = parts / total.masked_fill(total == 0, 1.0).mT[..., None]
+    return o.to(o_a.dtype), top + total.log()
 
 
 _adapter = partial(shipped, dtypes=("fp32", "bf16", "fp16"), contract="math-fp32")

@@ -39,9 +39,12 @@ class JaxFunction:
             if isinstance(value, Tensor) and value.is_floating_point()
         }
         others = {place: _fixed(value) for place, value in given.items() if place not in tensors}
+        pairs = list[bool]()
 
         def forward(*arrays: Any) -> tuple[Any, ...]:
-            return self._outputs({**others, **dict(zip(tensors, arrays, strict=True))})
+            returned = self._returned({**others, **dict(zip(tensors, arrays, strict=True))})
+            pairs.append(isinstance(returned, tuple | list))
+            return _outputs(returned)
 
         def vjp(arrays: Any, cotangents: Any) -> Any:
             import jax
@@ -49,30 +52,35 @@ class JaxFunction:
             return jax.vjp(forward, *arrays)[1](cotangents)
 
         o, *final_state = through_jax(forward, vjp, *tensors.values())
-        return o, final_state[0] if final_state else None
+        if final_state:
+            return o, final_state[0]
+        return (o, None) if pairs[-1] else o
 
-    def _outputs(self, given: Mapping[int | str, Any]) -> tuple[Any, ...]:
-        """(o, final_state), or (o,), as the function returns them.
-
-        Raises:
-            TypeError: it returns something else.
-        """
+    def _returned(self, given: Mapping[int | str, Any]) -> Any:
         positional = [
             given[place] for place in sorted(place for place in given if isinstance(place, int))
         ]
-        returned = self._function(
+        return self._function(
             *positional, **{name: value for name, value in given.items() if isinstance(name, str)}
         )
-        pair = (
-            returned
-            if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS)
-            else (returned, None)
-        )
-        o, final_state = pair
-        outputs = (o,) if final_state is None else (o, final_state)
-        for name, value in zip(OUTPUTS, outputs, strict=False):
-            _check_array(name, value)
-        return outputs
+
+
+def _outputs(returned: Any) -> tuple[Any, ...]:
+    """(o, final_state), or (o,), of what a function returned.
+
+    Raises:
+        TypeError: it returned something else.
+    """
+    pair = (
+        returned
+        if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS)
+        else (returned, None)
+    )
+    o, final_state = pair
+    outputs = (o,) if final_state is None else (o, final_state)
+    for name, value in zip(OUTPUTS, outputs, strict=False):
+        _check_array(name, value)
+    return outputs
 
 
 def _fixed(value: Any) -> Any:

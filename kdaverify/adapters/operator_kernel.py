@@ -282,7 +282,7 @@ class FunctionAdapter(Adapter):
         return self._operator.differentiated(self.takes)
 
     def received(self, inputs: Any) -> Any:
-        return inputs
+        return self._operator.received(inputs, self.takes)
 
     def forward(self, inputs: Any) -> dict[str, Any]:
         return on_device(self.device, lambda x: self._called(x, {}), inputs)

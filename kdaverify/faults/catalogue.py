@@ -55,6 +55,7 @@ from kdaverify.faults.attention import (
     sizes,
     sizes_in_turn,
     sources,
+    special_rows,
     special_sizes,
     splits,
     views,
@@ -74,7 +75,7 @@ MODULES: Final = (
     layer_cache, layer_growth, attention_scores, masks, pages, splits, attention_backward,
     attention_sinks, wrapper, sizes, special_sizes, prefixes, leftovers, wide, head_widths, crowds,
     views, copies, sources, far, late_keys, sizes_in_turn,
-    ports, lists, quantised,
+    special_rows, ports, lists, quantised,
 )  # fmt: skip
 """One for each stage, in the order of the pipeline; then those of the other operators."""
 

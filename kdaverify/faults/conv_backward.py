@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kdaverify.faults.attention.special_rows import squeezed
 from kdaverify.faults.fault import Fault, with_gradient, with_gradients
 from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, silu, windows
 
@@ -115,6 +116,15 @@ class StridesOfTheGradient(Parts):
         return with_gradients(lambda dy, _: (dy, dy), of_others, of_state)[0], states
 
 
+@dataclass(frozen=True)
+class SqueezedLoss(Parts):
+    """dy goes through fp16 under the power of two of its largest modulus in an entry."""
+
+    def __call__(self, *call: Any) -> Result:
+        y, states = Parts.__call__(self, *call)
+        return with_gradient(squeezed, y), states
+
+
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
 FAULTS: Final = (
     _conv("CONV-C1", "the weight's gradient sums rows that nobody wrote", "fla-org/fla#955 (open)",
@@ -126,6 +136,10 @@ FAULTS: Final = (
           "class: strides of incoming gradients", "B",
           "an incoming gradient that is expanded or transposed, an initial state",
           ("d_initial_state",), lambda _: StridesOfTheGradient(**vars(RIGHT))),
+    _conv("CONV-fp16", "dy goes through fp16 under one power of two an entry",
+          "class: formats of incoming gradients", "C",
+          "channels whose dy is 2^-18 of the largest, gradients", ("dx", "dweight"),
+          lambda _: SqueezedLoss(**vars(RIGHT)), dtypes=("bf16",)),
     _conv("CONV-sums", "sums of dweight over 4,096 tokens are stored in bf16, undeclared",
           "class: formats of partial sums", "C", "more than 4,096 tokens", ("dweight",),
           lambda _: RIGHT.replaced(take=in_stored_sums)),

@@ -47,6 +47,13 @@ def without_bias(stream: Tensor, w: Tensor, _: Tensor | None) -> Tensor:
     return summed(stream, w, None)
 
 
+def without_zero_rows(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """A token whose row is 0 is padding: it has the bias alone."""
+    z, W = summed(stream, w, b), w.shape[1]
+    there = (stream[W - 1 :] != 0).any(-1, keepdim=True)
+    return torch.where(there, z, torch.zeros_like(z) if b is None else b.expand_as(z))
+
+
 def by_complement(z: Tensor, name: str | None) -> Tensor:
     return z * (1 - torch.sigmoid(-z).bfloat16().float()) if name else z
 
@@ -71,4 +78,7 @@ FAULTS: Final = (
     _conv("CONV-rows", "rows are counted in 16 bits",
           "class: index width, grids of at most 65,535 programs", "F", "more than 65,536 tokens",
           ("y",), lambda _: RIGHT.replaced(take=counted_in_16_bits)),
+    _conv("CONV-zeros", "rows of zeros are taken for padding", "class: numbers that mark memory",
+          "B", "a row of x that is exactly 0", ("y",),
+          lambda _: RIGHT.replaced(take=without_zero_rows)),
 )  # fmt: skip

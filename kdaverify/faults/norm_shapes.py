@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.attention.special_rows import squeezed
+from kdaverify.faults.fault import Fault, with_gradient
 from kdaverify.faults.gated_norm import EVERY, Norm, TilesOfRows, act, right, root
 
 TILE: Final = 64
@@ -164,6 +165,16 @@ def unrecorded(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor
     return right(x, z, w, eps, name)
 
 
+def without_zero_gates(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """The backward leaves out rows whose gates are all 0."""
+    unread = (z == 0).all(-1, keepdim=True)
+    return right(x, with_gradient(lambda dz: dz.masked_fill(unread, 0.0), z), w, eps, name)
+
+
+def of_squeezed_loss(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return with_gradient(squeezed, right(x, z, w, eps, name))
+
+
 _norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY, kind="B")
 FAULTS: Final = (
     _norm(id="NORM-square", title="means of rows are broadcast along columns",
@@ -195,4 +206,11 @@ FAULTS: Final = (
           reference="class: sizes that models have",
           trigger="more than 4,096 columns, no multiple of it", outputs=("y",),
           patch=lambda _: of_full_tiles),
+    _norm(id="NORM-gates", title="rows whose gates are all 0 are left out of the backward",
+          reference="class: numbers that mark memory", trigger="a row of gates that are exactly 0",
+          outputs=("dgate",), patch=lambda _: without_zero_gates),
+    _norm(id="NORM-fp16", title="dy goes through fp16 under one power of two an entry",
+          reference="class: formats of incoming gradients", kind="C", dtypes=("bf16",),
+          trigger="heads whose dy is 2^-18 of the largest, gradients", outputs=("dx", "dgate"),
+          patch=lambda _: of_squeezed_loss),
 )  # fmt: skip

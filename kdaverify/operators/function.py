@@ -158,6 +158,11 @@ class FunctionOperator(CallOperator):
     def arguments(self, call: Any, takes: FunctionTakes) -> dict[str, Any]:
         """What the function gets, by parameter."""
 
+    def received(self, call: Any, takes: FunctionTakes) -> Any:
+        """The call that a function effectively gets: what is rounded on the way is rounded here."""
+        del takes
+        return call
+
     def invoked(
         self, function: Function, call: Any, takes: FunctionTakes, unknown: Mapping[str, Any]
     ) -> Any:

@@ -41,14 +41,19 @@ def _weight(lse: Tensor, total: Tensor) -> Tensor:
 
 
 def merge_errors(
-    state_a: State, state_b: State, precision: Precision
+    state_a: State, state_b: State, precision: Precision, *, relative_to_lse: bool = False
 ) -> tuple[RoundingError, RoundingError]:
     """Errors of o and lse of whoever merges with a precision, before anything is stored.
 
-    Math: a weight exp(lse_s - L) is off by the error of L, of the difference and of the
-    exponential; natural or base 2. Who interpolates, o_a - w (o_a - o_b) with w = sigmoid(lse_b -
-    lse_a) as ring attention does, rounds the difference and w times it relative to both parts
-    whatever their weights: (FUNCTION_UNITS + 4) u |o_a - o_b| more, where neither part is empty.
+    Math: a weight exp(lse_s - m) / sum exp(lse_r - m) is off by the rounding of the difference, of
+    its conversion to base 2 (constant and product) and of the exponentials. LSE of the parts are
+    exact, whatever their size: so are near ones' differences. A weight exp(lse_s - L) is off by the
+    error of L, too. Who interpolates, o_a - w (o_a - o_b) with w = sigmoid(lse_b - lse_a) as ring
+    attention does, rounds the difference and w times it relative to both parts whatever their
+    weights: (FUNCTION_UNITS + 4) u |o_a - o_b| more, where neither part is empty.
+
+    Args:
+        relative_to_lse: whether weights are exp(lse_s - L), without a division.
     """
     (o, lse), u = merge(*state_a, *state_b), precision.unit
     known = lse.nan_to_num(neginf=0.0)
@@ -61,7 +66,8 @@ def merge_errors(
         size = size + torch.where(w > 0, w, 0.0)[..., None] * part.double().abs().nan_to_num()
         # Differences beyond the range of exp have weight 0.
         gap = torch.maximum(gap, (own.double() - lse).abs().nan_to_num(posinf=0.0).clamp(max=750))
-    relative = log_bound + u * (gap + 2 * FUNCTION_UNITS + 4)
+    weights = log_bound + u * gap if relative_to_lse else u * (3 * gap + 2 * FUNCTION_UNITS)
+    relative = weights + u * (2 * FUNCTION_UNITS + 4)
     between = u * (FUNCTION_UNITS + 4) * _between(state_a, state_b)
     bound = torch.expm1(relative)[..., None] * size + between + precision.vanishing * (size > 0)
     error = RoundingError(bound, bound.square() / 12, bound / 2)

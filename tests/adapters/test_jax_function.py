@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from kdaverify import kernel
 from kdaverify.adapters import KernelAdapter, frameworks
@@ -218,3 +219,21 @@ def test_without_jax_the_command_that_installs_it_is_named(monkeypatch: pytest.M
 def test_an_unknown_framework_is_refused_with_those_there_are() -> None:
     with pytest.raises(AdapterError, match="framework: wanted one of torch, jax, got 'mlx'"):
         kernel(framework="mlx")(jax_kda.kda)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_call_returns_what_the_function_does(pair: bool) -> None:
+    """A norm returned (y, None), in torch y."""
+
+    def norm(x: Any, gate: Any, weight: Any, *, eps: float) -> Any:
+        y = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + eps) * weight * gate
+        return (y, None) if pair else y
+
+    port: Any = kernel(
+        op="gated_rms_norm", framework="jax", activation="sigmoid", dtypes=("fp32",)
+    )(norm)
+    x = torch.randn(3, 4)
+    found = port(x, x, torch.ones(4), eps=1e-6)
+    y = found[0] if pair else found
+    assert isinstance(y, torch.Tensor) and y.shape == (3, 4)
+    assert not pair or found[1] is None

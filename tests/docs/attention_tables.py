@@ -10,6 +10,7 @@ from kdaverify.operators.attention.lists import PATTERNS
 from kdaverify.operators.attention.problem import SCALES, Parts
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
 from kdaverify.operators.attention.sinks import Sinks
+from kdaverify.operators.uneven import HEADS, LATER, Loss
 
 Rows = Iterable[Iterable[object]]
 OPERATORS: Final = ("attention", "mla_decode", "sparse_attention", "merge_state")
@@ -37,14 +38,22 @@ _PARTS: Final = {
     "one-empty": "no keys in one part of two rows in three",
     "empty": "likewise, and in neither part of the third",
     "near": "9e-8 to 9e-4 apart",
+    "zero-rows": "normal; rows of o are exactly 0 or -0 in one part or both",
     "zeros": "exactly 0 or -0 in one part or both, beside -inf in two rows of five",
+}
+
+_LOSSES: Final = {
+    "uneven": "do and dlse fall from the first to the last head, and from the first token to the"
+    f" others, by 2^{HEADS['bf16']} and 2^{LATER['bf16']}, in fp16 2^{HEADS['fp16']} and"
+    f" 2^{LATER['fp16']}; do of every fourth token is 0",
 }
 
 
 def regimes() -> Rows:
     """What problems hold: axis, value, meaning."""
-    if {*_SINKS} != {*get_args(Sinks)} or {*_PARTS} != {*get_args(Parts)}:
-        raise ValueError("sinks, parts: a value without a meaning")
+    named = ((_SINKS, Sinks), (_PARTS, Parts), (_LOSSES, Loss))
+    if any({*meanings} != {*get_args(values)} for meanings, values in named):
+        raise ValueError("sinks, parts, losses: a value without a meaning")
     about: Mapping[str, Mapping[str, str]] = {
         "logits": {name: regime.about for name, regime in REGIMES.items()},
         "value": {name: of for name, (of, _) in VALUES.items()},
@@ -52,6 +61,7 @@ def regimes() -> Rows:
         "sink": _SINKS,
         "lists": {name: of for name, (of, _) in PATTERNS.items()},
         "parts": _PARTS,
+        "loss": _LOSSES,
     }
     for axis, values in about.items():
         yield from ((f"`{axis}`", f"`{name}`", of) for name, of in values.items())

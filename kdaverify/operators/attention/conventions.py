@@ -53,8 +53,12 @@ def canonical_lse(lse: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tenso
 
 def declared_lse(lse: Tensor, words: Mapping[str, Any]) -> Tensor:
     """Canonical LSE, -inf without keys, as the function takes it."""
-    based = lse / math.log(2) if words["lse"] == "2" else lse
-    return torch.where(torch.isneginf(lse), float(words["empty_lse"]), based)
+    return torch.where(torch.isneginf(lse), float(words["empty_lse"]), based(lse, words))
+
+
+def based(lse: Tensor, words: Mapping[str, Any]) -> Tensor:
+    """Natural LSE to the declared base, in fp32."""
+    return (lse.double() / math.log(2)).float() if words["lse"] == "2" else lse.float()
 
 
 def canonical_o(o: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tensor:

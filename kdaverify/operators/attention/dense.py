@@ -67,7 +67,7 @@ class AttentionOperator(SoftmaxOperator):
         "layout": ("batched", "packed"),
         "value_width": ("any", "same"),
     }
-    plain: ClassVar = {"value": "normal", "causal": False}
+    plain: ClassVar = {"value": "normal", "causal": False, "loss": None}
     sizes = {"B": (1,), "d_k": (2, 4, 8, 16, 32), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
     usual = (
         *(each for fields in (("d_k", "d_v"), ("d_v",)) for each in resized(fields, USUAL_WIDTHS)),

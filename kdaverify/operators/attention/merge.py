@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.fitting import USUAL_HEADS, USUAL_WIDTHS, resized
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
+from kdaverify.operators.admitted import fails, under
 from kdaverify.operators.attention.conventions import (
     WORDS,
+    based,
     canonical_lse,
     canonical_o,
     declared_lse,
@@ -32,6 +35,9 @@ from kdaverify.operators.attention.special_sizes import MERGES
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import MERGE_STATE as SIGNATURE
 from oracles.attention.calls import MergeCall
+
+if TYPE_CHECKING:
+    from kdaverify.diagnosis.question import PropertyCase
 
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"T": 33, "H": 3, "d_v": 17},
@@ -70,6 +76,15 @@ class MergeOperator(TolerancesOperator):
     def arguments(self, call: MergeCall, takes: FunctionTakes) -> dict[str, Any]:
         lse = [declared_lse(x, takes.words) for x in (call.lse_a, call.lse_b)]
         return {"o_a": call.o_a, "lse_a": lse[0], "o_b": call.o_b, "lse_b": lse[1]}
+
+    def received(self, call: MergeCall, takes: FunctionTakes) -> MergeCall:
+        """With LSE as they are once converted to the declared base: near 1,000 their rounding moves
+        weights by 1e-4.
+        """
+        if takes.words["lse"] == "e":
+            return call
+        lse = (based(x, takes.words).double() * math.log(2) for x in (call.lse_a, call.lse_b))
+        return replace(call, **dict(zip(("lse_a", "lse_b"), lse, strict=True)))
 
     def canonical(self, name: str, value: Tensor, call: MergeCall, takes: FunctionTakes) -> Tensor:
         empty = call.empty.to(value.device)
@@ -135,6 +150,20 @@ class MergeOperator(TolerancesOperator):
             "T differs from H": problem.T != problem.H,
             **super().traits(problem),
         }
+
+    def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+        """Also whether the case passes with weights relative to LSE, as FlashMLA's have them."""
+        if said := super().explain_error(case, judged, until=until):
+            return said
+        own: Any = judged.contract(case.problem.dtype)
+        if getattr(own, "weights", "lse") == "lse" or not fails(case, judged):
+            return ""
+        if fails(case, under(judged, replace(own, weights="lse"))):
+            return ""
+        return (
+            "within the tolerance of weights that have the rounding of LSE: mend it, or declare"
+            " [weights:lse] behind the contract"
+        )
 
     def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:
         call = problem.inputs()

@@ -82,7 +82,17 @@ DENSE: Final[Fields] = {
         f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
         for name in ("rising", "last", "high", "sharp")
     },
-    **{f"{name}-values": {**REGIME_SIZES, "value": name} for name in VALUES if name != "normal"},
+    # a key of zeros was taken for padding, and masked
+    "special-logits": {"B": 2, "s_q": 5, "s_k": 131, "H": 6, "h_kv": 3, "logits": "special",
+                       "value": "special"},
+    **{
+        f"{name}-values": {**REGIME_SIZES, "value": name}
+        for name in VALUES
+        if name not in ("normal", "special")
+    },
+    # do went through fp16 under one power of two: the gradients of quiet heads and tokens were 0
+    "uneven-loss": {"B": 2, "s_q": 21, "s_k": 21, "H": 6, "h_kv": 3, "causal": True,
+                    "loss": "uneven"},
     **{
         f"{name}-sink": {**REGIME_SIZES, "sink": name}
         for name in ("level", "high", "absent", "faint")

@@ -11,6 +11,7 @@ from torch import Tensor
 from kdaverify.canonical import Canonical
 from kdaverify.operators.attention.regimes import VALUES, Logits, Values, shaped
 from kdaverify.operators.attention.sinks import Sinks, sinks
+from kdaverify.operators.uneven import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.attention.calls import AttentionCall, MergeCall, MlaDecodeCall
@@ -122,6 +123,7 @@ class AttentionProblem(SoftmaxProblem):
         q_lengths, k_lengths: of the requests of a pack, both or neither; rows past their sums are
             nobody's.
         value: a key of VALUES.
+        loss: uneven, where incoming gradients of heads and tokens differ by powers of two.
     """
 
     op: Literal["attention"] = "attention"
@@ -131,6 +133,7 @@ class AttentionProblem(SoftmaxProblem):
     q_lengths: tuple[int, ...] | None = None
     k_lengths: tuple[int, ...] | None = None
     value: Values = "normal"
+    loss: Loss | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -170,8 +173,8 @@ class AttentionProblem(SoftmaxProblem):
     def stem(self) -> str:
         requests = f"N{len(self.pairs)}" if self.packed else f"B{self.B}"
         sizes = f"{requests}q{self.s_q}k{self.s_k}{self.heads}d{self.d_k}_{self.d_v}"
-        causal = "-causal" if self.causal else ""
-        return f"attention-{self.dtype}-{sizes}-{self.logits}-{self.value}{causal}{self._sunk}"
+        ends = ("-causal" if self.causal else "") + self._sunk + of_loss(self.loss)
+        return f"attention-{self.dtype}-{sizes}-{self.logits}-{self.value}{ends}"
 
     def inputs(self) -> AttentionCall:
         parts = [self.queries_and_keys(f"{n}", s_q, s_k) for n, (s_q, s_k) in enumerate(self.pairs)]
@@ -345,6 +348,7 @@ Parts = Literal[
     "empty",
     "near",
     "zeros",
+    "zero-rows",
 ]
 APART: Final = (100.0, -100.0, 130.0, -130.0, 1e4, -1e4)
 """By row: past the range of exp in fp32 (88 upwards), of 2^x (128), and of fp16 sums."""
@@ -366,7 +370,8 @@ class MergeProblem(Canonical):
         T, H, d_v: rows, heads, columns.
         parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
             one part of every third row, empty in both of every third row too, near up to 9e-4
-            apart, zeros exactly 0 or -0 in one part or both.
+            apart, zeros exactly 0 or -0 in one part or both. With zero-rows it is normal, and rows
+            of o are exactly 0 or -0 in one part or both.
     """
 
     op: Literal["merge_state"] = "merge_state"
@@ -408,6 +413,9 @@ class MergeProblem(Canonical):
             x.masked_fill(torch.isneginf(y).mT[..., None], 0.0).to(TORCH[self.dtype])
             for x, y in zip(o, lse, strict=True)
         ]
+        if self.parts == "zero-rows":
+            turn = (torch.arange(self.T)[:, None] + torch.arange(self.H)) % 4
+            o[0][(turn == 0) | (turn == 2)], o[1][(turn == 1) | (turn == 2)] = 0.0, -0.0
         return MergeCall(o[0], lse[0].float(), o[1], lse[1].float())
 
 

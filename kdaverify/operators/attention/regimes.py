@@ -32,8 +32,11 @@ Logits = Literal[
     "plateau",
     "lowest",
     "fine",
+    "special",
 ]
-Values = Literal["normal", "ones", "onehot", "cancelling", "large", "tiny", "beside", "halves"]
+Values = Literal[
+    "normal", "ones", "onehot", "cancelling", "large", "tiny", "beside", "halves", "special"
+]
 TILE: Final = 64
 WINNER: Final = 24.0
 STEP: Final = 0.75
@@ -131,11 +134,16 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
         "all logits near -64,000", 1.0, lambda keys: torch.full_like(keys, LOWEST)
     ),
     "fine": LogitRegime("small q and large k", digits=FINE),
+    "special": LogitRegime(
+        "rows of q and k that are 0, -0, one-hot or copies of others, beside ordinary ones"
+    ),
 }
 
 
 def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """q [s_q, H, d_k] and k [s_k, h_kv, d_k] of normal numbers, made to have such logits."""
+    if logits == "special":
+        return _special_queries(q), _special_keys(k)
     regime, (q, k) = REGIMES[logits], (q * REGIMES[logits].spread, k.clone())
     q, k = q * 2.0**-regime.digits, k * 2.0**regime.digits
     if logits == "equal":
@@ -148,6 +156,36 @@ def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Ten
     q[..., -1] = factor * heads
     k[..., -1] = (pattern / (factor * scale))[:, None]
     return q, k
+
+
+def _turns(rows: Tensor, period: int) -> Tensor:
+    """[rows, heads] 0 to period - 1 in turn, each head two rows ahead of the next."""
+    row, head = torch.arange(rows.shape[0])[:, None], torch.arange(rows.shape[1])
+    return (row + 2 * head) % period
+
+
+def _special_keys(k: Tensor) -> Tensor:
+    """Some in one head, some in all of them, the last two among these, and all of a third head. A
+    key of zeros was taken for padding.
+    """
+    turn, count, found = _turns(k, 9), len(k), k.clone()
+    onehot = torch.nn.functional.one_hot(torch.arange(count) % k.shape[2], k.shape[2])
+    found = torch.where((turn == 3)[..., None], found.roll(-1, 0), found)
+    found = torch.where((turn == 2)[..., None], onehot[:, None].to(k.dtype), found)
+    row = torch.arange(count)
+    everywhere = (row % 7 == 5) | ((row >= count - 2) & (count > 4))
+    found[(turn == 0) | everywhere[:, None]] = 0.0
+    found[turn == 1] = -0.0
+    found[:, 2:3] = 0.0
+    return found
+
+
+def _special_queries(q: Tensor) -> Tensor:
+    """Every third token has the same in all heads; of every head some are 0."""
+    found = q.clone()
+    found[2::3] = found[2::3, :1]
+    found[_turns(q, 4) == 3] = 0.0
+    return found
 
 
 def largest_product(logits: str, s_k: int, d_k: int, scale: float) -> float:
@@ -174,6 +212,15 @@ def _halves(v: Tensor) -> Tensor:
     return signs[:, None, None] * (1 + v * 2.0**-6)
 
 
+def _special_values(v: Tensor) -> Tensor:
+    """Of each head some, and all of the first of three heads."""
+    turn, found = _turns(v, 5), v.clone()
+    found[turn == 0], found[turn == 1] = 0.0, -0.0
+    if v.shape[1] > 2:
+        found[:, 0] = 0.0
+    return found
+
+
 def _beside(v: Tensor) -> Tensor:
     """Those of one sign do not cancel."""
     large = v.abs() * 2.0**8
@@ -189,4 +236,5 @@ VALUES: Final[Mapping[str, tuple[str, Callable[[Tensor], Tensor]]]] = {
     "tiny": ("values of 2^-10", lambda v: v * 2.0**-10),
     "beside": ("ordinary values of the first, middle and last key, large ones of others", _beside),
     "halves": ("of one sign in the first half of the keys, of the other in the second", _halves),
+    "special": ("rows that are 0 or -0, and a head of them, beside ordinary ones", _special_values),
 }

@@ -86,7 +86,13 @@ class SparseOperator(SoftmaxOperator):
     }
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
     accuracy_fields = ("lists", "logits", "scales")
-    plain: ClassVar = {"sink": None, "lists": "distinct", "topk_lengths": None, "scales": "powers"}
+    plain: ClassVar = {
+        "sink": None,
+        "lists": "distinct",
+        "topk_lengths": None,
+        "scales": "powers",
+        "loss": None,
+    }
     sizes = {"topk": (1, 2, 8, 64, 65), "pages": (1, 2, 3), "page": (4, 16)}  # noqa: RUF012
     usual = (
         *LATENT_WIDTHS,

@@ -55,6 +55,7 @@ LISTS: Final[Fields] = {
         for name in REGIMES
         if name != "normal"
     },
+    "uneven-loss": {**WIDE, "pages": 5, "topk": 65, "loss": "uneven"},
     "plateau-logits": {**WIDE, "B": 1, "s_q": 1, "pages": 150, "topk": 2050, "logits": "plateau"},
     "one-query-sink": {**FEW, "s_q": 1, "sink": "level"},
     **{
@@ -67,6 +68,13 @@ LISTS: Final[Fields] = {
     "quantised-scales": {**QUANTISED, "scales": "any"},
     "quantised-subnormal": {**QUANTISED, "scales": "any", "codes": "subnormal"},
     "quantised-holes": {**QUANTISED, "scales": "any", "lists": "leading", "scale": "model"},
+    "quantised-special": {
+        **QUANTISED,
+        "s_q": 1,
+        "H": 2,
+        "logits": "special",
+        "lists": "duplicates",
+    },
     "quantised-peaked": {**QUANTISED, "logits": "peaked", "lists": "duplicates"},
     "quantised-model-width": {**MODEL, "cache": "fp8", "scales": "any", "lists": "empty", "s_q": 2},
     **special_sizes.LISTS,

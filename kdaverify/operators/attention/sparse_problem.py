@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kdaverify.operators.attention.lists import Lists, listed, outside, with_ends
 from kdaverify.operators.attention.problem import FINITE, SoftmaxProblem, Unused
+from kdaverify.operators.uneven import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.attention.fp8 import LARGEST, SUBNORMAL, TILE, as_bytes, quantised
@@ -37,6 +38,7 @@ class SparseProblem(SoftmaxProblem):
         scales: of a quantised cache: powers of two, or any; neighbouring tiles far apart.
         codes: of a quantised cache: subnormal ones alone, or all.
         unused: what slots in no list hold: NaN, or finite numbers.
+        loss: as of `AttentionProblem`.
     """
 
     op: Literal["sparse_attention"] = "sparse_attention"
@@ -52,6 +54,7 @@ class SparseProblem(SoftmaxProblem):
     scales: Literal["powers", "any"] = "powers"
     codes: Literal["subnormal"] | None = None
     unused: Unused = "anything"
+    loss: Loss | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -87,7 +90,8 @@ class SparseProblem(SoftmaxProblem):
     def stem(self) -> str:
         sizes = f"B{self.B}q{self.s_q}k{self.topk}of{self.slots}{self.heads}d{self.d_k}_{self.d_v}"
         cache = "" if self.cache == "rows" else f"-{self.cache}-{self.scales}"
-        return f"sparse-{self.dtype}-{sizes}-{self.logits}-{self.lists}{cache}{self._sunk}"
+        ends = cache + self._sunk + of_loss(self.loss)
+        return f"sparse-{self.dtype}-{sizes}-{self.logits}-{self.lists}{ends}"
 
     def inputs(self) -> SparseCall:
         q, k = self.queries_and_keys("", self.B * self.s_q, self.slots)

@@ -199,7 +199,8 @@ def _merged(call: MergeCall, contract: StorageContract | None, io: Format) -> Co
     states = (call.o_a, call.lse_a.mT), (call.o_b, call.lse_b.mT)
     o, lse = merge(*states[0], *states[1])
     precision = FLOAT64 if contract is None else precision_of(contract.accumulate)
-    o_error, lse_error = merge_errors(*states, precision)
+    by_lse = isinstance(contract, AttentionContract) and contract.weights == "lse"
+    o_error, lse_error = merge_errors(*states, precision, relative_to_lse=by_lse)
     if contract is not None:
         o_error = o_error.returned(o, precision_of(io))
     of_lse = lse.mT, lse_error.mapped(lambda x: x.mT)

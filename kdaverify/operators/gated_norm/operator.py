@@ -188,7 +188,7 @@ class GatedNormOperator(BoundedOperator):
         self, problem: GatedNormProblem, detail: Mapping[str, Any]
     ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         yield from super().smaller(problem, detail)
-        plain = {"rank": 4, "value": "normal"}
+        plain = {"rank": 4, "value": "normal", "loss": None}
         yield from (
             ({name: value}, detail)
             for name, value in plain.items()

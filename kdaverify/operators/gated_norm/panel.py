@@ -72,6 +72,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "other-eps": {"T": 9, "V": 32, "eps": 1e-5, "value": "small"},
     "small-eps": {"T": 9, "V": 32, "eps": 1e-8, "value": "small"},
     "large-eps": {"T": 9, "V": 32, "eps": 1e-3, "value": "small"},
+    "uneven-loss": {"B": 2, "T": 11, "H": 3, "V": 40, "loss": "uneven"},
     "past-blocks-of-rows": {"B": 3, "T": 101, "V": 24},
     # from 1,024 rows on programs may take several: one that dropped the last of them was accepted
     "past-programs-of-rows": {"T": 4099, "V": 24, "rank": 2},

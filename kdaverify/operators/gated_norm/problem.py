@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from kdaverify.canonical import Canonical
+from kdaverify.operators.uneven import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.pointwise.gated_norm import GatedNormCall
@@ -37,9 +38,12 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _zero_rows(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
-    """A backward that divides y by the weight to recover the normalised row is wrong there."""
+    """A backward that divides y by the weight to recover the normalised row is wrong there, and one
+    that divides it by the gate.
+    """
     at = torch.arange(len(w)) % 3 == 0
-    return torch.where(_rows(x) % 2 == 0, 0.0, x), z, torch.where(at, 0.0, 1 + w / 2)
+    x, z = torch.where(_rows(x) % 2 == 0, 0.0, x), torch.where(_rows(z) % 3 == 1, 0.0, z)
+    return x, z, torch.where(at, 0.0, 1 + w / 2)
 
 
 def _single(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
@@ -67,7 +71,7 @@ REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]
     "normal": ("ordinary values", _normal),
     "small": ("rows whose mean square is as large as eps", _scaled(-9)),
     "zero-rows": (
-        "every other row is 0: eps alone is under the root; every third weight is 0",
+        "every other row is 0: eps alone is under the root; so are a third of weights and gates",
         _zero_rows,
     ),
     "single": ("one large element a row", _single),
@@ -87,6 +91,7 @@ class GatedNormProblem(Canonical):
         eps: inside the root.
         activation: silu or sigmoid.
         value: a key of REGIMES.
+        loss: uneven, where incoming gradients of heads and tokens differ by powers of two.
         first: gate, where it multiplies x before the norm; None: it multiplies what is normalised.
     """
 
@@ -103,6 +108,7 @@ class GatedNormProblem(Canonical):
     value: Literal[
         "normal", "small", "zero-rows", "single", "deep", "large", "mixed", "centred-weight"
     ] = "normal"
+    loss: Loss | None = None
     first: Literal["gate"] | None = None
 
     @property
@@ -114,7 +120,7 @@ class GatedNormProblem(Canonical):
         shape = f"B{self.B}T{self.T}H{self.H}V{self.V}-rank{self.rank}"
         order = "" if self.first is None else "-gate-first"
         rows = f"{self.dtype}-{shape}-eps{self.eps:g}{order}"
-        return f"gated_rms_norm-{rows}-{self.value}-{self.activation}"
+        return f"gated_rms_norm-{rows}-{self.value}-{self.activation}{of_loss(self.loss)}"
 
     def inputs(self) -> GatedNormCall:
         def drawn(name: str, *shape: int) -> Tensor:

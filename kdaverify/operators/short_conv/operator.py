@@ -284,7 +284,7 @@ class ShortConvOperator(BoundedOperator):
             )
         else:
             yield from (({"T": tokens}, detail) for tokens in shrunk(problem.T))
-        plain = {"bias": False, "state": "absent", "value": "normal"}
+        plain = {"bias": False, "state": "absent", "value": "normal", "loss": None}
         yield from (
             ({name: value}, detail)
             for name, value in plain.items()

@@ -52,6 +52,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         if value != "normal"
     },
     "odd-channels": {"T": 9, "D": 515, **STATEFUL},
+    "uneven-loss": {"B": 2, "T": 21, "D": 18, "loss": "uneven", **STATEFUL},
     "past-blocks": {"T": 4097, "D": 2, **STATEFUL},
     "pack-past-blocks": {"lengths": (1021, 3, 2050, 0, 5), "T": 3080, "D": 2, "state": "random"},
     PAST_16_BITS: {"T": 65539, "D": 1},

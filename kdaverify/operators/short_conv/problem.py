@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from kdaverify.canonical import Canonical
+from kdaverify.operators.uneven import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.pointwise.short_conv import ShortConvCall
@@ -57,6 +58,17 @@ def _sparse(x: Tensor, w: Tensor, b: Tensor) -> Drawn:
     return torch.where(x.abs() < 1, 0.0, x), torch.where(w.abs() < 0.5, 0.0, w), torch.zeros_like(b)
 
 
+def _zero_rows(x: Tensor, w: Tensor, b: Tensor) -> Drawn:
+    """Runs of rows that are 0, longer than the taps, at the beginning and the end of sequences too;
+    channels of 0, channels without taps, and taps of 0.
+    """
+    x, w, b = x.clone(), w / 2, b / 2
+    x[torch.arange(len(x)) % 10 < 5] = 0.0
+    x[:, 4::5], w[3::5], b[::3] = 0.0, 0.0, 0.0
+    w[1::5, 0], w[2::5, -1] = 0.0, -0.0
+    return x, w, b
+
+
 REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]]]] = {
     "normal": ("ordinary values", _normal),
     "flat": (
@@ -71,6 +83,7 @@ REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]
     "large": ("inputs of 2^8: sums keep no digits below", _scaled(8)),
     "tiny": ("inputs of 2^-8", _scaled(-8)),
     "sparse": ("most inputs and weights 0", _sparse),
+    "zero-rows": ("rows of x, channels and taps that are 0, beside ordinary ones", _zero_rows),
 }
 
 
@@ -84,6 +97,7 @@ class ShortConvProblem(Canonical):
         bias: whether there is one; state: random or absent.
         activation: silu or none.
         value: a key of REGIMES.
+        loss: uneven, where incoming gradients of channels and rows differ by powers of two.
     """
 
     op: Literal["short_conv"] = "short_conv"
@@ -97,7 +111,10 @@ class ShortConvProblem(Canonical):
     bias: bool = False
     state: Literal["random", "absent"] = "absent"
     activation: Literal["silu", "none"] = "silu"
-    value: Literal["normal", "flat", "deep", "cancelling", "large", "tiny", "sparse"] = "normal"
+    value: Literal[
+        "normal", "flat", "deep", "cancelling", "large", "tiny", "sparse", "zero-rows"
+    ] = "normal"
+    loss: Loss | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -138,7 +155,8 @@ class ShortConvProblem(Canonical):
             f"-{name}" for name, there in (("bias", self.bias), ("state", self.stateful)) if there
         )
         sizes = f"B{self.B}T{self.T}D{self.D}W{self.W}"
-        return f"short_conv-{self.dtype}-{sizes}{pack}{beside}-{self.value}-{self.activation}"
+        ends = f"{self.value}-{self.activation}{of_loss(self.loss)}"
+        return f"short_conv-{self.dtype}-{sizes}{pack}{beside}-{ends}"
 
     def inputs(self) -> ShortConvCall:
         def drawn(name: str, *shape: int) -> Tensor:

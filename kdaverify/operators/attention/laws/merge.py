@@ -55,13 +55,23 @@ def _doubled(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 
 def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
-    """2^6 added to both LSE leaves the weights; exact where LSE is a multiple of 2^-12."""
-    call = problem.inputs()
-    grid = [(x * 2.0**12).round() / 2.0**12 for x in (call.lse_a, call.lse_b)]
-    before = replace(call, lse_a=grid[0], lse_b=grid[1])
-    after = replace(call, lse_a=grid[0] + 64, lse_b=grid[1] + 64)
-    moved = torch.where(call.empty, 0.0, 64.0)
+    """2^6 added to both LSE leaves the weights; exact where LSE is a multiple of 2^-12, to the base
+    that the function takes.
+    """
+    call, unit = problem.inputs(), _one(adapter)
+    grid = [(x.double() / unit * 2.0**12).round() / 2.0**12 for x in (call.lse_a, call.lse_b)]
+    before, after = (
+        replace(call, lse_a=(grid[0] + shift) * unit, lse_b=(grid[1] + shift) * unit)
+        for shift in (0.0, 64.0)
+    )
+    moved = torch.where(call.empty, 0.0, 64.0 * unit)
     return same_but_lse(adapter, problem, before, after, "with both LSE shifted", more=moved)
+
+
+def _one(adapter: Adapter) -> float:
+    """The natural LSE that is 1 to the base of an implementation."""
+    takes = adapter.takes
+    return math.log(2) if takes is not None and takes.words.get("lse") == "2" else 1.0
 
 
 _CHECKS: Final = (
