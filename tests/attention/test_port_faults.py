@@ -30,14 +30,18 @@ CASES: Final = {
     "PORT-sink": ("one-token-sink", "level-sink"),
     "PORT-blocks": ("plateau-logits", "first-logits"),
     "PORT-sentinel": ("lowest-logits", "low-logits"),
+    "PORT-start": ("deepest-logits", "lowest-logits"),
+    "PORT-few": ("three-high-keys", "high-logits"),
     "PORT-merge": ("apart", "far"),
+    "PORT-clamp": ("large-values", "normal"),
 }
 """The problem that shows a fault, and one that does not."""
 DTYPE: Final = "bf16"
 
 
 def rejected(adapter: Adapter, name: str) -> bool:
-    problem = dict(adapter.operator.panel(adapter, "smoke"))[f"{DTYPE}-{name}"]
+    dtype = DTYPE if DTYPE in adapter.dtypes else adapter.dtypes[0]
+    problem = dict(adapter.operator.panel(adapter, "smoke"))[f"{dtype}-{name}"]
     found = outcomes(adapter, problem.inputs(), lambda: adapter.forward(problem.inputs()))
     return any(outcome.status.rejects for outcome in found)
 

@@ -38,6 +38,7 @@ _PARTS: Final = {
     "one-empty": "no keys in one part of two rows in three",
     "empty": "likewise, and in neither part of the third",
     "near": "9e-8 to 9e-4 apart",
+    "large-values": "normal; o near the end of the range of fp16, in others 2^100",
     "zero-rows": "normal; rows of o are exactly 0 or -0 in one part or both",
     "zeros": "exactly 0 or -0 in one part or both, beside -inf in two rows of five",
 }

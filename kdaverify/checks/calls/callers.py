@@ -189,6 +189,6 @@ EDITED: Final = (
 UNEVEN_ROWS: Final = (
     _rule("cotangent-uneven",
           "gradients are exact where rows of a loss differ by 2^32 (fp16: 2^8)",
-          "incoming gradients scaled by one factor into a range of 16 or 8 bits", _uneven, delta=True,
-          size="tails"),
+          "incoming gradients scaled by one factor into a range of 16 or 8 bits", _uneven,
+          delta=True, size="tails"),
 )  # fmt: skip

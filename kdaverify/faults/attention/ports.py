@@ -24,6 +24,9 @@ from kdaverify.faults.fault import Fault, with_gradient
 LONG, FEW, BLOCK, FAR, SENTINEL, RANGE = 1024, 8, 16, 10.0, -5e4, 88.0
 """Keys and queries of a route of decode; the size of a block, and how far below the maximum its
 logits are not looked at; the maximum of no keys; where exp overflows in fp32."""
+LARGEST: Final = 65504.0
+"""The largest number of fp16."""
+FEW_KEYS: Final = 4
 Call = Callable[..., Any]
 
 
@@ -67,6 +70,25 @@ def _without_far_blocks(request: KernelRequest) -> Tensor:
 def _nothing_below_the_sentinel(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
     low = torch.isfinite(lse) & (lse < SENTINEL)
     return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, SENTINEL)
+
+
+def _nothing_below_fp16(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    low = torch.isfinite(lse) & (lse < -LARGEST)
+    return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, -torch.inf)
+
+
+def _few_keys_without_a_maximum(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    """exp of what is above its range is infinite, and infinity by infinity is no number."""
+    high = lse > (RANGE if request.k.shape[1] <= FEW_KEYS else torch.inf)
+    return o.masked_fill(high[..., None], torch.nan), lse.masked_fill(high, torch.inf)
+
+
+def _merge_stops_at_the_range_of_fp16(right: Call, given: dict[str, Any]) -> Outputs:
+    """The weighted sum, before it is divided by the sum of the weights."""
+    o, lse = right(**given)
+    top = torch.maximum(given["lse_a"], given["lse_b"])
+    limit = LARGEST / (lse - top).double().exp().nan_to_num(nan=1.0).mT[..., None]
+    return torch.minimum(torch.maximum(o.double(), -limit), limit).to(o.dtype), lse
 
 
 def _merge_out_of_range(right: Call, given: dict[str, Any]) -> Outputs:
@@ -144,6 +166,17 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="PORT-sentinel", kind="C", title=f"the maximum starts at {SENTINEL:g}",
            reference="flashinfer-ai/flashinfer#4267", trigger="every logit of a row below it",
            stage="partial", patch=lambda _: AttentionPatch(returned=_nothing_below_the_sentinel)),
+    _fault(id="PORT-start", kind="C", title="the maximum starts at -65504",
+           reference="class: numbers that mark memory", trigger="every logit of a row below it",
+           stage="partial", patch=lambda _: AttentionPatch(returned=_nothing_below_fp16),
+           dtypes=("bf16", "fp32")),
+    _fault(id="PORT-few", kind="A", title="up to four keys are taken without their maximum",
+           reference="class: paths for few keys", trigger="four keys or fewer, logits above 88",
+           stage="partial", patch=lambda _: AttentionPatch(returned=_few_keys_without_a_maximum)),
+    _fault(id="PORT-clamp", kind="C", title="the weighted sum of a merge stops at 65504",
+           reference="class: ranges of 16 bits", trigger="fp16 values above 32,752 in both parts",
+           operator="merge_state", stage="combine", outputs=("o",), dtypes=("fp16",),
+           patch=lambda _: AttentionPatch(merge=_merge_stops_at_the_range_of_fp16)),
     _fault(id="PORT-merge", kind="A", title="exp of a difference of LSE overflows",
            reference="zhuzilin/ring-flash-attention#30",
            trigger=f"LSE of the second state more than {RANGE:g} above that of the first",

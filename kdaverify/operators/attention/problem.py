@@ -344,6 +344,7 @@ Parts = Literal[
     "high",
     "low",
     "lowest",
+    "large-values",
     "one-empty",
     "empty",
     "near",
@@ -363,6 +364,11 @@ ZEROS: Final = ((0.0, None), (None, -0.0), (0.0, -0.0), (0.0, -torch.inf), (-tor
 it for memory that nothing was written to was accepted."""
 
 
+LARGE: Final = {"fp16": 2.0**15.9, "bf16": 2.0**100, "fp32": 2.0**100}
+"""Of o in two parts, by format: sums of both before the division are past the largest number of
+fp16."""
+
+
 class MergeProblem(Canonical):
     """One problem of a merge.
 
@@ -370,8 +376,9 @@ class MergeProblem(Canonical):
         T, H, d_v: rows, heads, columns.
         parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
             one part of every third row, empty in both of every third row too, near up to 9e-4
-            apart, zeros exactly 0 or -0 in one part or both. With zero-rows it is normal, and rows
-            of o are exactly 0 or -0 in one part or both.
+            apart, zeros exactly 0 or -0 in one part or both. With large-values and zero-rows it is
+            normal: o is near the end of fp16's range, or rows of o are exactly 0 or -0 in one part
+            or both.
     """
 
     op: Literal["merge_state"] = "merge_state"
@@ -413,6 +420,8 @@ class MergeProblem(Canonical):
             x.masked_fill(torch.isneginf(y).mT[..., None], 0.0).to(TORCH[self.dtype])
             for x, y in zip(o, lse, strict=True)
         ]
+        if self.parts == "large-values":
+            o = [(LARGE[self.dtype] * x.sign() * (1 - x.abs() / 32)).to(x) for x in o]
         if self.parts == "zero-rows":
             turn = (torch.arange(self.T)[:, None] + torch.arange(self.H)) % 4
             o[0][(turn == 0) | (turn == 2)], o[1][(turn == 1) | (turn == 2)] = 0.0, -0.0

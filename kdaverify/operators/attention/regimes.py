@@ -31,6 +31,7 @@ Logits = Literal[
     "twins",
     "plateau",
     "lowest",
+    "deepest",
     "fine",
     "special",
 ]
@@ -45,6 +46,9 @@ SHIFT: Final = 1000.0
 LOWEST: Final = -64000.0
 """Below -5e4 and -1e4, of which kernels make the maximum of no keys; to base 2 too. Factors of it
 fit fp16."""
+DEEPEST: Final = -1e5
+"""Below -65,504, the least number of fp16, at which a running maximum may start. Not in fp16:
+scores that are stored in it are infinite there."""
 DEPTH: Final = 16.5
 """Of a plateau, for one head: thresholds that kernels skip blocks below are at 10 to 16, of which
 2,000 keys together have a weight of 2e-4, and of 5 % at 10.7."""
@@ -133,11 +137,21 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
     "lowest": LogitRegime(
         "all logits near -64,000", 1.0, lambda keys: torch.full_like(keys, LOWEST)
     ),
+    "deepest": LogitRegime(
+        "all logits near -100,000, in no 16-bit scores of fp16",
+        1.0,
+        lambda keys: torch.full_like(keys, DEEPEST),
+    ),
     "fine": LogitRegime("small q and large k", digits=FINE),
     "special": LogitRegime(
         "rows of q and k that are 0, -0, one-hot or copies of others, beside ordinary ones"
     ),
 }
+
+
+def usual(dtype: str) -> list[str]:
+    """Regimes of random problems of a format, in order."""
+    return [name for name in REGIMES if name != "deepest" or dtype != "fp16"]
 
 
 def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -37,14 +37,16 @@ OF_MANY: Final = {"after-many", "after-many-step"}
 """Their faults are in `test_after_many`."""
 PACKS: Final = {"two-packs", "alternating-packing"}
 STEP: Final = {"after-many-step"}
+OF_DELTA_RULES: Final = {"cotangent-uneven"}
+NOT: Final = STEP | OF_DELTA_RULES
 RIGHT: Final = {
     "eager": {*CALLERS_RULES},
-    "eager-attention": {*CALLERS_RULES} - STEP,
+    "eager-attention": {*CALLERS_RULES} - NOT,
     "eager-mla-decode": {"view-column", "after-many"},
-    "eager-sparse-attention": {*CALLERS_RULES} - PACKS - STEP,
-    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column", *PACKS} - STEP,
-    "torch-short-conv": {*CALLERS_RULES} - {"view-projection", *PACKS},
-    "torch-gated-norm": {*CALLERS_RULES} - PACKS - STEP,
+    "eager-sparse-attention": {*CALLERS_RULES} - PACKS - NOT,
+    "torch-sdpa-math": {*CALLERS_RULES} - {"view-column", *PACKS} - NOT,
+    "torch-short-conv": {*CALLERS_RULES} - {"view-projection", *PACKS} - OF_DELTA_RULES,
+    "torch-gated-norm": {*CALLERS_RULES} - PACKS - NOT,
 }
 """Kernels, and the rules that say something about them."""
 
