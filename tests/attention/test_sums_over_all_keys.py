@@ -42,7 +42,7 @@ def adapter(contract: str, kept: torch.dtype = torch.float32) -> FunctionAdapter
     return operator_kernel("attention", kernel, options, FRAMEWORKS["torch"])
 
 
-def rejected(kernel: FunctionAdapter, value: str) -> bool:
+def rejected(kernel: FunctionAdapter, value: Any) -> bool:
     problems = [
         AttentionProblem(**SIZES, seed=seed, logits="plateau", value=value) for seed in (1, 2)
     ]
@@ -62,5 +62,8 @@ def test_sums_that_are_kept_in_16_bits_do_not(contract: str) -> None:
 
 
 def test_without_such_reference_kernels_they_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensemble, "_longest_sums", lambda *_: {})
+    def none(*_: object) -> dict[str, ensemble.ReferenceKernel]:
+        return {}
+
+    monkeypatch.setattr(ensemble, "_longest_sums", none)
     assert rejected(adapter("online-fp32"), "beside")
