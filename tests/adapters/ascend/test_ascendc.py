@@ -82,9 +82,7 @@ def test_fp16_goes_with_betas_in_fp32_and_chunks_of_128(
 def test_the_declared_conventions_of_every_stand_in_fit(revision: str) -> None:
     for layout in LAYOUTS:
         outcome = conventions(right(revision, layout=layout))
-        assert outcome.status is (
-            Status.SKIP if (revision, layout) == ("early", "TND") else Status.PASS
-        ), outcome.message
+        assert outcome.status is Status.PASS, outcome.message
 
 
 def test_variants_are_every_layout_and_state_order_that_the_revision_has(
