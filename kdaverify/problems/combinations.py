@@ -196,9 +196,13 @@ class Space:
 
     def _is_possible(self, row: CombinationRow) -> bool:
         problem = row.problem
+        if problem.beta == "zero" and problem.state == "absent":
+            # all outputs are 0: it would stand for pairs of which it shows nothing
+            return False
         if row.direction not in (self.packed if problem.packed else self.dense):
             return False
-        if row.direction == "resume" and not self.resumable(problem):
+        if row.direction == "resume" and (problem.T >= LONG or not self.resumable(problem)):
+            # of many tokens both parts are shorter, and the kernel gets no long call
             return False
         return _seconds(problem) <= self.most_expensive(problem.dtype, row.direction)
 

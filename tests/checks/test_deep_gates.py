@@ -11,7 +11,7 @@ import pytest
 from kdaverify.checks.calls import questions
 from kdaverify.checks.forward import forward
 from kdaverify.checks.properties import check
-from kdaverify.faults.planted.depth import DEEP, NEAR_0, OF_STEPS, RIGHT
+from kdaverify.faults.planted.depth import DEEP, NEAR_0, OF_GRADIENTS, OF_STEPS, RIGHT
 from kdaverify.problems import Problem
 from tests.faults.triggers import PLAIN
 
@@ -55,6 +55,18 @@ def test_a_step_that_leaves_such_gates_out_is_rejected_by_the_rule_of_steps(faul
         if one.rule.name == "step" and one.problem.dtype == "fp32"
     )
     assert any(found.status.rejects for found in check("calls", wrong, one.problem, one.detail))
+
+
+@pytest.mark.parametrize("fault", OF_GRADIENTS)
+def test_a_fault_of_tiny_betas_is_rejected_by_gradients_there(fault: str) -> None:
+    wrong = OF_GRADIENTS[fault]()
+
+    def rejected(beta: str) -> bool:
+        problem = SMALL.replace(gate="mild", beta=beta)
+        found = check("gradients", wrong, problem, {"of": "both"})
+        return any(outcome.status.rejects for outcome in found)
+
+    assert rejected("tiny") and not rejected("uniform") and not rejected("small")
 
 
 @pytest.mark.parametrize("name", RIGHT)

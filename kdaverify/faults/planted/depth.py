@@ -62,12 +62,14 @@ DEEP: Final[dict[str, Callable[[], Adapter]]] = {
 NEAR_0: Final[dict[str, Callable[[], Adapter]]] = {
     "gates next to 0 are left out": lambda: port(_without_gates_next_to_0),
     "small writes are left out": lambda: port(_without_small_writes),
-    "dbeta is divided by a beta of at least 1e-5": lambda: port(_divided_by_beta),
 }
 OF_STEPS: Final[dict[str, Callable[[], Adapter]]] = {
     "a decode step leaves out gates next to 0": lambda: decoding(_without_gates_next_to_0),
 }
-FAULTS: Final = DEEP | NEAR_0 | OF_STEPS
+OF_GRADIENTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "dbeta is divided by a beta of at least 1e-5": lambda: port(_divided_by_beta),
+}
+FAULTS: Final = DEEP | NEAR_0 | OF_STEPS | OF_GRADIENTS
 """By what is wrong."""
 RIGHT: Final[dict[str, Callable[[], Adapter]]] = {
     "gates saturate in fixed point of 16 bits": _given(lambda g: g.clamp(min=-FIXED_POINT)),

@@ -25,7 +25,9 @@ MANY: Final = 100
 
 @dataclass(frozen=True)
 class Shape:
-    """What a fault may depend on: lengths, widths, heads' ratio, a given state, direction."""
+    """What a fault may depend on: lengths, widths, heads' ratio, a given state, direction, and
+    whether any beta is above 1.
+    """
 
     lengths: tuple[int, ...]
     K: int
@@ -33,15 +35,18 @@ class Shape:
     group: int
     state: bool
     backward: bool
+    reflecting: bool
 
     @classmethod
     def of(cls, x: Inputs, *, backward: bool) -> Shape:
         lengths = (x.T,) * x.B if x.cu_seqlens is None else tuple(torch.diff(x.cu_seqlens).tolist())
-        return cls(lengths, x.K, x.V, x.HV // x.H, x.initial_state is not None, backward)
+        state, reflecting = x.initial_state is not None, bool((x.beta > 1).any())
+        return cls(lengths, x.K, x.V, x.HV // x.H, state, backward, reflecting)
 
     @classmethod
     def of_problem(cls, p: Problem, *, backward: bool) -> Shape:
-        return cls(p.lengths or (p.T,) * p.B, p.K, p.V, p.HV // p.H, p.state != "absent", backward)
+        lengths, state, reflecting = p.lengths or (p.T,) * p.B, p.state != "absent", p.beta == "two"
+        return cls(lengths, p.K, p.V, p.HV // p.H, state, backward, reflecting)
 
     @property
     def long(self) -> bool:
@@ -96,10 +101,10 @@ def _later_tiles_lost(_: Inputs, found: Output) -> Output:
 
 
 def _first_values_again(x: Inputs, _: Output) -> Output:
-    """Offsets of 16 bits: the last head of a group reads the values of the first one again."""
-    v = x.v.clone()
-    v[:, :, -1] = x.v[:, :, 0]
-    return RIGHT.forward(replace(x, v=v))
+    """Offsets of 16 bits: the last head of a group reads values and gates of the first one."""
+    v, g = x.v.clone(), x.g.clone()
+    v[:, :, -1], g[:, :, -1] = x.v[:, :, 0], x.g[:, :, 0]
+    return RIGHT.forward(replace(x, v=v, g=g))
 
 
 def _first_state_again(x: Inputs, _: Output) -> Output:
@@ -185,7 +190,9 @@ FAULTS: Final = {
     ),
     "beta above 1 in a last chunk of one token": ShapeFault(
         "smoke",
-        lambda x: not x.backward and any(n > TILE and n % TILE == 1 for n in x.lengths),
+        lambda x: (
+            x.reflecting and not x.backward and any(n > TILE and n % TILE == 1 for n in x.lengths)
+        ),
         output=_tail_of_one_token,
     ),
 }
