@@ -11,8 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.special_rows import squeezed
-from kdaverify.faults.fault import Fault, with_gradient, with_gradients
+from kdaverify.faults.fault import Fault, squeezed, with_gradient, with_gradients
 from kdaverify.faults.short_conv import EVERY, RIGHT, Parts, Result, silu, windows
 
 TILE: Final = 4096

@@ -68,6 +68,14 @@ def with_gradient(change: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
     return with_gradients(of_one, tensor)[0]
 
 
+def squeezed(dy: Tensor) -> Tensor:
+    """Each entry [B, ...] in fp16, under the power of two of its largest modulus."""
+    largest = dy.float().abs().flatten(1).amax(1)
+    exponent = torch.where(largest > 0, largest.log2().ceil(), 0.0)
+    factor = exponent.exp2().view(-1, *[1] * (dy.ndim - 1))
+    return ((dy.float() / factor).half().float() * factor).to(dy.dtype)
+
+
 def summed(*given: Tensor) -> Sequence[Tensor]:
     """The sum of all gradients for each."""
     return [functools.reduce(torch.add, given)] * len(given)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kdaverify.faults.attention.special_rows import squeezed
-from kdaverify.faults.fault import Fault, with_gradient
+from kdaverify.faults.fault import Fault, squeezed, with_gradient
 from kdaverify.faults.gated_norm import EVERY, Norm, TilesOfRows, act, right, root
 
 TILE: Final = 64

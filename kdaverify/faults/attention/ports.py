@@ -67,14 +67,12 @@ def _without_far_blocks(request: KernelRequest) -> Tensor:
     return kept
 
 
-def _nothing_below_the_sentinel(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
-    low = torch.isfinite(lse) & (lse < SENTINEL)
-    return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, SENTINEL)
-
-
-def _nothing_below_fp16(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
-    low = torch.isfinite(lse) & (lse < -LARGEST)
-    return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, -torch.inf)
+def _nothing_below(
+    _: KernelRequest, o: Tensor, lse: Tensor, *, start: float, left: float
+) -> Outputs:
+    """Rows below where the maximum starts are taken for such without keys, of LSE `left`."""
+    low = torch.isfinite(lse) & (lse < start)
+    return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, left)
 
 
 def _few_keys_without_a_maximum(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
@@ -165,10 +163,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
            patch=lambda _: AttentionPatch(visible=_without_far_blocks)),
     _fault(id="PORT-sentinel", kind="C", title=f"the maximum starts at {SENTINEL:g}",
            reference="flashinfer-ai/flashinfer#4267", trigger="every logit of a row below it",
-           stage="partial", patch=lambda _: AttentionPatch(returned=_nothing_below_the_sentinel)),
+           stage="partial", patch=lambda _: AttentionPatch(
+               returned=partial(_nothing_below, start=SENTINEL, left=SENTINEL))),
     _fault(id="PORT-start", kind="C", title="the maximum starts at -65504",
            reference="class: numbers that mark memory", trigger="every logit of a row below it",
-           stage="partial", patch=lambda _: AttentionPatch(returned=_nothing_below_fp16),
+           stage="partial", patch=lambda _: AttentionPatch(
+               returned=partial(_nothing_below, start=-LARGEST, left=-torch.inf)),
            dtypes=("bf16", "fp32")),
     _fault(id="PORT-few", kind="A", title="up to four keys are taken without their maximum",
            reference="class: paths for few keys", trigger="four keys or fewer, logits above 88",

@@ -19,17 +19,9 @@ from kdaverify.faults.attention.kernel import (
     bottom_right,
 )
 from kdaverify.faults.attention.list_kernel import Keys, ListPatch, Named, gathered
-from kdaverify.faults.fault import Fault, with_gradient
+from kdaverify.faults.fault import Fault, squeezed, with_gradient
 
 LOG2E: Final = math.log2(math.e)
-
-
-def squeezed(dy: Tensor) -> Tensor:
-    """Each entry [B, ...] in fp16, under the power of two of its largest modulus."""
-    largest = dy.float().abs().flatten(1).amax(1)
-    exponent = torch.where(largest > 0, largest.log2().ceil(), 0.0)
-    factor = exponent.exp2().view(-1, *[1] * (dy.ndim - 1))
-    return ((dy.float() / factor).half().float() * factor).to(dy.dtype)
 
 
 def _without_zero_keys(request: KernelRequest) -> Tensor:

@@ -5,7 +5,7 @@ Heads, queries and requests differ in number: swapped axes never fit. In `specia
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, get_args
 
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from kdaverify.operators.attention.problem import (
     Parts,
     Table,
 )
-from kdaverify.operators.attention.regimes import REGIMES, VALUES, usual
+from kdaverify.operators.attention.regimes import REGIMES, VALUES, in_range, usual
 from kdaverify.operators.attention.sinks import Sinks
 from kdaverify.operators.sizes import Fields, panel_of
 
@@ -187,19 +187,12 @@ LONGER_DECODE: Final[Fields] = {
 """In acceptance and nightly too."""
 
 
-P = TypeVar("P", AttentionProblem, MlaDecodeProblem)
-
-
 def dense_problems(dtype: str, profile: str) -> dict[str, AttentionProblem]:
-    return _in_range(panel_of(AttentionProblem, dtype, profile, DENSE, LONGER_DENSE), dtype)
-
-
-def _in_range(found: dict[str, P], dtype: str) -> dict[str, P]:
-    return {name: one for name, one in found.items() if one.logits in usual(dtype)}
+    return in_range(panel_of(AttentionProblem, dtype, profile, DENSE, LONGER_DENSE), dtype)
 
 
 def decode_problems(dtype: str, profile: str) -> dict[str, MlaDecodeProblem]:
-    return _in_range(panel_of(MlaDecodeProblem, dtype, profile, DECODE, LONGER_DECODE), dtype)
+    return in_range(panel_of(MlaDecodeProblem, dtype, profile, DECODE, LONGER_DECODE), dtype)
 
 
 def merge_problems(dtype: str, profile: str) -> dict[str, MergeProblem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -152,6 +152,11 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
 def usual(dtype: str) -> list[str]:
     """Regimes of random problems of a format, in order."""
     return [name for name in REGIMES if name != "deepest" or dtype != "fp16"]
+
+
+def in_range(found: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """Those problems of a format, by name, whose regime is one of `usual`."""
+    return {name: one for name, one in found.items() if one.logits in usual(dtype)}
 
 
 def shaped(logits: str, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kdaverify.operators.attention import special_sizes
 from kdaverify.operators.attention.lists import PATTERNS
 from kdaverify.operators.attention.panel import HEADS, WIDTHS
-from kdaverify.operators.attention.regimes import REGIMES, usual
+from kdaverify.operators.attention.regimes import REGIMES, in_range, usual
 from kdaverify.operators.attention.sinks import Sinks
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 from kdaverify.operators.sizes import Fields, panel_of
@@ -97,8 +97,7 @@ LONGER: Final[Fields] = {
 
 
 def sparse_problems(dtype: str, profile: str) -> dict[str, SparseProblem]:
-    found = panel_of(SparseProblem, dtype, profile, LISTS, LONGER)
-    return {name: one for name, one in found.items() if one.logits in usual(dtype)}
+    return in_range(panel_of(SparseProblem, dtype, profile, LISTS, LONGER), dtype)
 
 
 @st.composite
