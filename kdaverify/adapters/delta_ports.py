@@ -122,7 +122,7 @@ EXECUTORCH_GDN: Final = _port(
     layout="bhtd",
     gradients=False,
     head_ratios=(1,),
-    contract="chunk32-fp32[order:in-order]",
+    contract="chunk32-fp32-fp32factors[order:in-order]",
 )
 EXECUTORCH_KDA: Final = _port(
     "executorch-kda",
@@ -132,7 +132,7 @@ EXECUTORCH_KDA: Final = _port(
     layout="bhtd",
     gradients=False,
     head_ratios=(1,),
-    contract="chunk32-fp32[order:in-order]",
+    contract="chunk32-fp32-fp32factors[order:in-order]",
 )
 BITSANDBYTES_GDN: Final = _port(
     "bitsandbytes-gdn", BITSANDBYTES, _bitsandbytes, gate="log", scale="argument", head_ratios=(1,)

@@ -196,6 +196,24 @@ class Contract:
         tensors = tuple((name, fmt) for name, fmt in self.tensors if name not in DIFFERENCE)
         return replace(self, factors=None, tensors=tensors)
 
+    def by_tokens(self) -> Contract:
+        """The recurrence in the same formats, which stores nothing of a chunk."""
+        return replace(
+            self.unfactored(),
+            form="recurrent",
+            chunk_size=1,
+            steps=1,
+            tensors=(),
+            own=(),
+            anchored=False,
+            anchor="free",
+            decay="channel",
+            transition="applied",
+            inverse="substituted",
+            backward=None,
+            forward=None,
+        )
+
     def storing(self, **formats: Format) -> Contract:
         """The same contract with the named tensors in other formats.
 
