@@ -28,6 +28,7 @@ from kdaverify.budgets.emulate import (
 from kdaverify.budgets.ensemble import (
     ContractOverflow,
     by_series,
+    clamping,
     deciding,
     ensemble,
     mapping,
@@ -111,6 +112,7 @@ def emulate_gradients(
     decide = [*deciding(members), *at_first(contract, io)]
     if inputs.HV > inputs.H:
         members += grouped_members(contract, io, inputs.HV // inputs.H)
+    members += clamping(members[0], inputs)
     with gathered_once():
         runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
     stateful = replace(inputs, initial_state=inputs.state)

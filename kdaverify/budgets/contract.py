@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -34,6 +34,11 @@ from oracles.gate_activation import activation_of
 from oracles.row_norm import GIVEN, norm_of
 from oracles.tensors import OUTPUTS, SIGNATURE
 
+OF_BOTH = (
+    "operands", "carry", "accumulator", "softplus", "flush", "operand_rounding",
+    "storage_rounding", "order", "exponential", "scale", "gate", "beta", "qk",
+)  # fmt: skip
+"""What is declared of chunks and of the recurrence alike."""
 FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
 SUMS = (
@@ -197,22 +202,9 @@ class Contract:
         return replace(self, factors=None, tensors=tensors)
 
     def by_tokens(self) -> Contract:
-        """The recurrence in the same formats, which stores nothing of a chunk."""
-        return replace(
-            self.unfactored(),
-            form="recurrent",
-            chunk_size=1,
-            steps=1,
-            tensors=(),
-            own=(),
-            anchored=False,
-            anchor="free",
-            decay="channel",
-            transition="applied",
-            inverse="substituted",
-            backward=None,
-            forward=None,
-        )
+        """The recurrence in the same formats: what is declared of chunks alone is not its."""
+        of_both = {f.name: getattr(self, f.name) for f in fields(self) if f.name in OF_BOTH}
+        return Contract(form="recurrent", chunk_size=1, **of_both)
 
     def storing(self, **formats: Format) -> Contract:
         """The same contract with the named tensors in other formats.

@@ -23,9 +23,9 @@ _NAME: Final = re.compile(
 )
 _GRAMMAR: Final = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for"
-    " chunks an optional -FORMATfactors, for 16-bit ones -fp32solve or -tf32solve, for all an optional"
-    " -anchored before the solve, an optional -FORMATcarry, an optional -softplus, and in brackets"
-    " what else is declared, as [order:in-order;w:fp32]"
+    " chunks an optional -FORMATfactors, for 16-bit ones -fp32solve or -tf32solve, for chunks an"
+    " optional -anchored before the solve, an optional -FORMATcarry, an optional -softplus, and in"
+    " brackets what else is declared, as [order:in-order;w:fp32]"
 )
 _WORDS: Final = {
     "anchor": "free",

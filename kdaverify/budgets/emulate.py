@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from itertools import accumulate
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,10 @@ from oracles.chunk import STAGES, Chunk, Stage, Stages, finite_gates
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.inputs import Inputs
 
+RESETS: Final = (-106.0, -119.0, -128.0, -151.0)
+"""Log gates that kernels clamp hard resets to: below -103.97 exp is 0 in fp32. The error is that of
+few roundings, alike in all channels of a head: of one value a right port was at 1.2 times its
+tolerance. Far larger ones cost digits that a port should keep, and are no freedom."""
 HeadSums = Literal["packed", "alone", "in turn", "last first"]
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
 LOG2_E = 1.4426950408889634
@@ -304,6 +308,22 @@ def multiplied_decays(fmt: Format) -> Stage:
         rows = zip(size.unbind(-2), exponent.unbind(-2), strict=True)
         sums = [m.log() + e * math.log(2.0) for m, e in accumulate(rows, product)]
         c.G = c.store("G", torch.stack(sums, dim=-2).to(c.tokens.g.dtype))
+
+    return stage
+
+
+@cache
+def clamped_resets(reset: float) -> Stage:
+    """Math: 3.1 of kernels that sum a hard reset as the gate `reset`.
+
+    Later gates of the chunk then have the digits that sums of such a size leave. A right port that
+    clamps the logarithms of its decays was rejected at 1.4 to 8 times its tolerance behind resets.
+    """
+
+    def stage(c: Chunk) -> None:
+        c.resets = None
+        gates = c.tokens.g
+        c.G = c.store("G", gates.masked_fill(gates.isneginf(), reset).cumsum(-2))
 
     return stage
 

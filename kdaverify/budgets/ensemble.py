@@ -11,10 +11,12 @@ from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
+    RESETS,
     RESIDUAL,
     ROWWISE,
     SCALED,
     Emulator,
+    clamped_resets,
     merge_blocks,
     multiplied_decays,
     substituted_in_order,
@@ -102,6 +104,7 @@ def emulate(
         ContractOverflow: a deciding reference kernel overflows on these inputs.
     """
     members = (*ensemble(contract, io), *by_tokens(contract, io))
+    members = (*members, *clamping(members[0], inputs))
     with gathered_once():
         runs = {member.name: member.run(inputs, cuts) for member in members}
     finite = finite_runs(runs, iter, deciding=deciding(members), single=single)
@@ -116,14 +119,32 @@ def by_tokens(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """The recurrence, the smallest chunks of all, of contracts in fp32 that store nothing narrower:
     a kernel may take it where gates are too deep for its chunks, for all heads at once.
 
-    ExecuTorch's does: beside one head with strong gates the others, of slow ones, are rounded once a
-    token, not once a chunk, and were rejected at 1.1 times their tolerance in 9 of 9 seeds.
+    ExecuTorch's does: beside one head with strong gates the others, of slow ones, are rounded once
+    a token, not once a chunk, and were rejected at 1.1 times their tolerance in 9 of 9 seeds.
     """
     if contract.form == "recurrent" or contract.operands.name != "fp32":
         return ()
     if any(fmt.unit > contract.operands.unit for _, fmt in contract.tensors):
         return ()
     return (replace(plainest(contract.by_tokens(), io), name="token by token"),)
+
+
+def clamping(plain: Emulator, inputs: Inputs) -> tuple[Emulator, ...]:
+    """The same kernel in fp32 that clamps hard resets, if there are any. In 16 bits the digits
+    that this costs are none that the operands hold.
+    """
+    contract = plain.contract
+    wide = contract.operands.name in ("fp32", "tf32") and contract.accumulate.name == "fp32"
+    if contract.form == "recurrent" or not wide or not bool(inputs.g.isneginf().any()):
+        return ()
+    return tuple(
+        replace(
+            plain,
+            name=f"hard resets clamped to {reset:.0f}",
+            stages=replace(plain.stages, cumsum=clamped_resets(reset)),
+        )
+        for reset in RESETS
+    )
 
 
 def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
@@ -142,7 +163,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         members = (*members, *_leaning(members[0]))
     of_maps = mapping((*members[:2], *on_units(members[0])), contract)
     members = (*members, *multiplying(members[:1], contract), *of_maps)
-    members = (*members, *by_series(members[:2], contract))
+    members = (*members, *by_series((*members[:2], *_on_unit_of_solve(members[0])), contract))
     if contract.carry.unit > contract.accumulate.unit:
         # A cache in 16 bits holds the initial state too. Where gates are near 0 every element then
         # rounds back: a right kernel was rejected for a bias of 4 times its tolerance.
@@ -188,6 +209,19 @@ def on_units(plain: Emulator) -> tuple[Emulator, ...]:
         return ()
     units = matrix_units(contract.operands, contract)
     return tuple(replace(plain, name=name, dot=dot) for name, dot in units.items())
+
+
+def _on_unit_of_solve(plain: Emulator) -> tuple[Emulator, ...]:
+    """The same kernel on a matrix unit that rounds what inverts, the powers of a series among it.
+
+    A right port with powers in fp16 was rejected at 1.9 times its tolerance (coherent keys).
+    """
+    contract = plain.contract
+    fmt = contract.solve or contract.operands
+    if fmt.name in ("fp32", "fp64"):
+        return ()
+    name, dot = next(iter(matrix_units(fmt, contract).items()))
+    return (replace(plain, name=name, dot=dot),)
 
 
 def by_series(members: Sequence[Emulator], contract: Contract) -> Iterator[Emulator]:

@@ -171,8 +171,8 @@ class MonteCarloArithmetic:
             # written.
             stages = replace(self._matrix_stages(rounding), cumsum=self._running_cumsum(rounding))
             if contract.inverse == "series":
-                unit = contract.solve and self._matrix_unit(contract.solve, rounding)
-                stages = replace(stages, solve=with_dot(sum_series, unit) if unit else sum_series)
+                unit = self._matrix_unit(contract.solve or contract.operands, rounding)
+                stages = replace(stages, solve=with_dot(sum_series, unit))
             return contract.work, self._narrow(rounding), self._of_gates(stages)
         stages = replace(
             self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding)

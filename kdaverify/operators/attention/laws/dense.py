@@ -100,8 +100,13 @@ def _scaled_values(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 
 def _moved_power(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """Of keys that are still exact a power lower: one below 2^-10 in fp16 would not be, and a right
+    port was rejected for a bit of LSE.
+    """
     call = problem.inputs()
-    other = replace(call, q=POWER * call.q, k=call.k / POWER)
+    lower = call.k / POWER
+    call = replace(call, k=POWER * lower)
+    other = replace(call, q=POWER * call.q, k=lower)
     return exactly(other, run(adapter, problem, other), run(adapter, problem, call))
 
 
