@@ -37,8 +37,9 @@ COMMON: Final[Levels] = {
     "end": (0, -1, 1),
     "causal": (False, True),
     "sink": (None, "level"),
-    # where the keys at the edges of tiles win, one too many or too few shows
-    "logits": ("edges", "normal"),
+    # where the keys at the edges of tiles win, one too many or too few shows; below all logits of
+    # -1000 a maximum of no keys
+    "logits": ("edges", "normal", "low"),
 }
 DENSE: Final[Levels] = {
     "requests": ("batch", "pack", "pack of one query each"),

@@ -80,9 +80,13 @@ DENSE: Final[Fields] = {
     # a block of keys that are skipped weighs little: it takes many of them
     "plateau-logits": {"s_q": 2, "s_k": 2050, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8,
                        "logits": "plateau", "value": "beside"},
+    # maxima that lag by less than they may, block after block
+    "hill-logits": {"s_q": 2, "s_k": 4600, "H": 2, "h_kv": 1, "d_k": 16, "d_v": 8,
+                    "logits": "hill"},
+    # 8 rows see no key of the last tile of 64: the maximum of none, 0, stayed above all logits
     **{
-        f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
-        for name in ("rising", "last", "high", "sharp")
+        f"{name}-causal": {**REGIME_SIZES, "s_q": 75, "logits": name, "causal": True}
+        for name in ("rising", "last", "high", "low", "sharp")
     },
     # a key of zeros was taken for padding, and masked
     "special-logits": {"B": 2, "s_q": 5, "s_k": 131, "H": 6, "h_kv": 3, "logits": "special",
@@ -152,6 +156,9 @@ DECODE: Final[Fields] = {
         if name != "normal"
     },
     "plateau-logits": {"k_lengths": (2050, 64), "s_q": 1, "logits": "plateau", **LATENT},
+    "hill-logits": {"k_lengths": (4600, 64), "s_q": 1, "logits": "hill", **LATENT},
+    # the first queries see no key of the last tile
+    "low-drafts": {"k_lengths": (129, 65, 20), "s_q": 3, "logits": "low", **LATENT},
     # a sink joins the sum otherwise where a request has one query
     "one-token-sink": {"k_lengths": (70, 0, 33, 1), "s_q": 1, "sink": "level", **LATENT},
     **{

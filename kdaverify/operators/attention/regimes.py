@@ -25,6 +25,7 @@ Logits = Literal[
     "edges",
     "rising",
     "falling",
+    "hill",
     "high",
     "low",
     "heads",
@@ -42,6 +43,9 @@ TILE: Final = 64
 WINNER: Final = 24.0
 STEP: Final = 0.75
 """Just above ln 2: a maximum that rises with every key by more than a power of two."""
+SLOPE: Final = 0.04
+"""Of a hill: 3.7 powers of two in a block of 64 keys, 7.4 in one of 128, less than the 8 by which
+maxima may lag. A lag that adds up leaves fp16 after 290 keys, fp32 after 2,220."""
 SHIFT: Final = 1000.0
 LOWEST: Final = -64000.0
 """Below -5e4 and -1e4, of which kernels make the maximum of no keys; to base 2 too. Factors of it
@@ -85,6 +89,11 @@ def _ramp(keys: Tensor) -> Tensor:
     return keys * min(STEP, STEEPEST / max(len(keys), 1))
 
 
+def _hill(keys: Tensor) -> Tensor:
+    """Kernels go through blocks from the first or from the last one."""
+    return -SLOPE * (keys - len(keys) // 2).abs()
+
+
 DEVIATIONS: Final = 8.0
 """Of normal numbers, beyond which there is none: one in 10^15."""
 
@@ -120,6 +129,9 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
     "edges": LogitRegime("keys at the edges of tiles win", 1.0, _edges),
     "rising": LogitRegime("every key doubles the maximum: rescaling throughout", 0.05, _ramp),
     "falling": LogitRegime("the maximum is the first key's", 0.05, lambda keys: -_ramp(keys)),
+    "hill": LogitRegime(
+        "the maximum rises by less than 8 powers of two a block, up to the middle", 0.05, _hill
+    ),
     "high": LogitRegime("all logits near 1000", 1.0, lambda keys: torch.full_like(keys, SHIFT)),
     "low": LogitRegime("all logits near -1000", 1.0, lambda keys: torch.full_like(keys, -SHIFT)),
     "heads": LogitRegime(

@@ -105,6 +105,8 @@ DECODE: Final[Fields] = {
     "leading-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "half", **_PAGED},
     "middle-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 2, "table": "middle", **_PAGED},
     "forked-pages": {"k_lengths": (70, 66, 70, 75), "s_q": 1, "table": "forks", **_PAGED},
+    # a prefix of all that ends with the shortest, past what its first queries see
+    "prefix-to-the-end": {"k_lengths": (48, 70, 48, 66), "s_q": 3, "table": "shared", **_PAGED},
     # a prefix of all read off the first request and the last, or the second
     "outer-pages": {"k_lengths": (70, 66, 75, 70), "s_q": 1, "table": "outer", **_PAGED},
     "paired-pages": {"k_lengths": (70, 75, 66, 70), "s_q": 2, "table": "pair", **_PAGED},
