@@ -31,6 +31,8 @@ CASES: Final = {
     "PORT-blocks": ("plateau-logits", "first-logits"),
     "PORT-sentinel": ("lowest-logits", "low-logits"),
     "PORT-start": ("deepest-logits", "lowest-logits"),
+    "PORT-masked-tile": ("low-causal", "high-causal"),
+    "PORT-lag": ("hill-logits", "rising-causal"),
     "PORT-few": ("three-high-keys", "high-logits"),
     "PORT-merge": ("apart", "far"),
     "PORT-clamp": ("large-values", "normal"),

@@ -87,6 +87,7 @@ PREFIXES: Final = {
     "PREFIX-fork": ("forked-pages",),
     "PREFIX-outer": ("outer-pages",),
     "PREFIX-pair": ("paired-pages",),
+    "PREFIX-border": ("prefix-to-the-end",),
 }
 CROWDS: Final = {
     "SCAN-pages": "requests-past-32",

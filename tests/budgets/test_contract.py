@@ -27,6 +27,8 @@ NAMES = (
     "chunk64-fp16-fp32solve",
     "chunk64-fp16-anchored-tf32solve",
     "chunk64-bf16-tf32solve-softplus",
+    "chunk32-fp32-fp32factors",
+    "chunk64-tf32-fp32factors",
     "chunk16-bf16-fp32factors",
     "chunk16-bf16-bf16factors-bf16carry",
 )
@@ -34,7 +36,7 @@ NAMES = (
 MEANINGLESS = (
     "recurrent-fp32-fp32solve",
     "chunk64-fp32-tf32solve",
-    "chunk64-tf32-fp32factors",
+    "chunk64-fp32-bf16factors",
     "chunk64-bf16-fp64solve",
 )
 

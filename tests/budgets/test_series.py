@@ -84,6 +84,33 @@ def test_a_series_conforms_where_it_is_declared() -> None:
     assert ratio(SERIES, series) <= 1 < ratio(PLAIN, series)
 
 
+def narrow_series(A: Tensor) -> Tensor:
+    """Powers in fp16, as a matrix unit takes them."""
+    fp16 = FORMATS["fp16"].round
+    return by_neumann(A, lambda a, b: fp16(a) @ fp16(b))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_powers_of_16_bits_conform_among_operands_of_16_bits(seed: int) -> None:
+    """Their error is twice that of powers in fp32, and hangs on few roundings of coherent keys."""
+    problem = PROBLEM.replace(dtype="fp16", key="coherent-0.99", beta="near-one", seed=seed)
+    inputs, io = problem.inputs(), FORMATS["fp16"]
+    declared = contract_from_name("chunk64-fp16[inverse:series;sub_block:8]")
+    noise = emulate(inputs, declared, io)
+    reference = standard(inputs, declared, io, noise)
+
+    def solve(c: Chunk) -> None:
+        dot = lambda a, b: io.round(a) @ io.round(b)  # noqa: E731
+        c.R = c.store("R", by_blocks(c.Akk, dot, size=8, own=narrow_series))
+
+    store = Arithmetic(store=lambda name, x: declared.stored(name, x, io))
+    stages = replace(STAGES, solve=solve)
+    o, _ = run_form(declared, inputs, dtype=torch.float32, arithmetic=store, stages=stages)
+    allowed, truth = reference.budgets["o"], reference.exact("o")
+    error = truth.error(o.double())
+    assert max(allowed.ratios(allowed.measure(error, truth)).values()) <= 1
+
+
 def test_substitution_conforms_in_either() -> None:
     assert ratio(SERIES, by_library) <= 1 and ratio(PLAIN, by_library) <= 1
 

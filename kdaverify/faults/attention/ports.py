@@ -4,6 +4,7 @@ and sequences of calls that a test of one random problem does not have.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,8 @@ logits are not looked at; the maximum of no keys; where exp overflows in fp32.""
 LARGEST: Final = 65504.0
 """The largest number of fp16."""
 FEW_KEYS: Final = 4
+TILE, LAG, VANISHING = 64, 8.0, -104.0
+"""Rows and keys of a tile; powers of two that a maximum may lag by; where exp is 0 in fp32."""
 Call = Callable[..., Any]
 
 
@@ -50,14 +53,17 @@ def _sink_of_two_ranks(request: KernelRequest) -> KernelRequest:
     return replace(request, sink=request.sink + torch.tensor(2.0).log())
 
 
+def _logits(request: KernelRequest) -> Tensor:
+    """[H, s_q, keys] -inf of keys that a query does not see."""
+    group = len(request.q) // len(request.k)
+    k = request.k.double().nan_to_num().repeat_interleave(group, 0)
+    S = request.q.double() @ k.mT * request.scale
+    return S.masked_fill(~bottom_right(request), -torch.inf)
+
+
 def _without_far_blocks(request: KernelRequest) -> Tensor:
     """A block counts where the row of some head has a logit near its running maximum."""
-    seen = bottom_right(request)
-    k = request.k.double().nan_to_num().repeat_interleave(
-        len(request.q) // len(request.k), 0
-    )  # fmt: skip
-    S = (request.q.double() @ k.mT * request.scale).masked_fill(~seen, -torch.inf)
-    kept = seen.clone()
+    S, kept = _logits(request), bottom_right(request)
     top = S.new_full((*S.shape[:2], 1), -torch.inf)
     for first in range(0, S.shape[2], BLOCK):
         of_block = S[..., first : first + BLOCK].amax(-1, keepdim=True)
@@ -73,6 +79,33 @@ def _nothing_below(
     """Rows below where the maximum starts are taken for such without keys, of LSE `left`."""
     low = torch.isfinite(lse) & (lse < start)
     return o.masked_fill(low[..., None], 0.0), lse.masked_fill(low, left)
+
+
+def _maximum_of_no_keys(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    """Tiles are read from the last to the first. The maximum of a row that sees no key of a tile is
+    0, and stays above logits whose exponentials vanish.
+    """
+    if not request.causal:
+        return o, lse
+    rows, most = torch.arange(request.s_q), request.s_k - 1
+    last = rows + request.s_k - request.s_q
+    of_tile = (last - rows % TILE + TILE - 1).clamp(max=most)
+    lost = (of_tile // TILE > last // TILE) & (lse < VANISHING)
+    return o.masked_fill(lost[..., None], 0.0), lse.masked_fill(lost, -torch.inf)
+
+
+def _lag_adds_up(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    """The maximum of a block is compared with the largest so far, not with the one in use."""
+    S = _logits(request) / math.log(2.0)
+    used = highest = S.new_full(S.shape[:2], -torch.inf)
+    lost = torch.zeros_like(used, dtype=torch.bool)
+    for block in S.split(TILE, -1):
+        top = block.amax(-1)
+        moves = (top > highest + LAG) | used.isneginf()
+        highest = torch.maximum(highest, top)
+        used = torch.where(moves, highest, used)
+        lost |= top - used > math.log2(LARGEST)
+    return o.masked_fill(lost[..., None], torch.nan), lse
 
 
 def _few_keys_without_a_maximum(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
@@ -170,6 +203,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
            stage="partial", patch=lambda _: AttentionPatch(
                returned=partial(_nothing_below, start=-LARGEST, left=-torch.inf)),
            dtypes=("bf16", "fp32")),
+    _fault(id="PORT-masked-tile", kind="C", title="a tile without a key leaves the maximum at 0",
+           reference="Dao-AILab/flash-attention#2082", stage="partial",
+           trigger="causal, rows that see no key of a later tile, all logits below -104",
+           patch=lambda _: AttentionPatch(returned=_maximum_of_no_keys)),
+    _fault(id="PORT-lag", kind="C", title="maxima lag by 8 powers of two, block after block",
+           reference="class: rescaling that is put off", stage="partial", outputs=("o",),
+           trigger="maxima that rise by less than 8 powers a block, by 16 in all", dtypes=("fp16",),
+           patch=lambda _: AttentionPatch(returned=_lag_adds_up)),
     _fault(id="PORT-few", kind="A", title="up to four keys are taken without their maximum",
            reference="class: paths for few keys", trigger="four keys or fewer, logits above 88",
            stage="partial", patch=lambda _: AttentionPatch(returned=_few_keys_without_a_maximum)),

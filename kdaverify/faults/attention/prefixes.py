@@ -15,7 +15,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, Paged, gathered
+from kdaverify.faults.attention.kernel import (
+    EVERY,
+    AttentionPatch,
+    KernelRequest,
+    Paged,
+    bottom_right,
+    gathered,
+)
 from kdaverify.faults.fault import Fault
 
 
@@ -76,6 +83,23 @@ def _prefix_of_all(paged: Paged, request: int, *, other: int) -> Tensor:
     return _with_row(paged, request, (table[0, :shared], table[request, shared : used[request]]))
 
 
+def _prefix_without_a_border() -> AttentionPatch:
+    """Pages that lead all tables are read at once for all queries, and none of them is masked."""
+    shared = dict[int, int]()
+
+    def gather(paged: Paged, request: int) -> Tensor:
+        page, table = paged.cache.shape[1], paged.table
+        full = min(paged.lengths) // page if len(paged.lengths) > 1 else 0
+        equal = (table[:, :full] == table[:1, :full]).all(0)
+        shared[request] = page * int(equal.int().cumprod(0).sum())
+        return gathered(paged, request)
+
+    def visible(request: KernelRequest) -> Tensor:
+        return bottom_right(request) | (torch.arange(request.k.shape[1]) < shared[request.index])
+
+    return AttentionPatch(gather=gather, visible=visible)
+
+
 _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="mla_decode", stage="gather",
     reference="class: shared pages",
@@ -100,4 +124,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="pages that the first two requests share are those of all",
            trigger="the first two requests share leading pages, others do not",
            patch=lambda _: AttentionPatch(gather=partial(_prefix_of_all, other=1))),
+    _fault(id="PREFIX-border", stage="scores",
+           title="pages that all requests share have no causal border",
+           trigger="causal, several queries, a request that ends with the pages that all share",
+           patch=lambda _: _prefix_without_a_border()),
 )  # fmt: skip

@@ -56,9 +56,7 @@ LISTS: Final[Fields] = {
         if name != "normal"
     },
     # tiles that name no key, before some and behind them
-    **{
-        f"low-{name}": {**FEW, "logits": "low", "lists": name} for name in ("leading", "tail")
-    },
+    **{f"low-{name}": {**FEW, "logits": "low", "lists": name} for name in ("leading", "tail")},
     "hill-logits": {**WIDE, "B": 1, "s_q": 1, "pages": 290, "topk": 4600, "logits": "hill"},
     "uneven-loss": {**WIDE, "pages": 5, "topk": 65, "loss": "uneven"},
     "plateau-logits": {**WIDE, "B": 1, "s_q": 1, "pages": 150, "topk": 2050, "logits": "plateau"},
