@@ -7,7 +7,8 @@ from typing import Any, Final, get_args
 
 from kdaverify.operator import operator_named
 from kdaverify.operators.attention.lists import PATTERNS
-from kdaverify.operators.attention.problem import SCALES, Parts
+from kdaverify.operators.attention.merge_problem import Parts
+from kdaverify.operators.attention.problem import SCALES
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
 from kdaverify.operators.attention.sinks import Sinks
 from kdaverify.operators.uneven import HEADS, LATER, Loss
