@@ -12,8 +12,8 @@ from kdaverify.checks.median_limit import median_limit
 from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import polars
-from kdaverify.verdicts.identity import FIELDS, identity
 from kdaverify.verdicts.toml_file import FileError
+from kdaverify.verdicts.verdict import NAME_FIELDS, identity
 
 if TYPE_CHECKING:
     import polars as pl
@@ -146,7 +146,9 @@ def panel(rows: pl.DataFrame) -> dict[str, dict[str, float]]:
     of = pl.col("property").is_in(FIXED) & pl.col("case").is_in(tested.to_list())
     kept = rows.filter(of & (pl.col("status") == Status.PASS) & pl.col("ratio").is_not_null())
     found: dict[str, dict[str, float]] = {}
-    for device, mode, ratio, *about in kept.select("device", "mode", "ratio", *FIELDS).iter_rows():
+    for device, mode, ratio, *about in kept.select(
+        "device", "mode", "ratio", *NAME_FIELDS
+    ).iter_rows():
         cases, name = found.setdefault(f"{device}-{mode}", {}), identity(about)
         cases[name] = max(ratio, cases.get(name, 0.0))
     return found

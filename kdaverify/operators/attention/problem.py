@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.canonical import Canonical
 from kdaverify.operators.attention.regimes import VALUES, Logits, Values, shaped
 from kdaverify.operators.attention.sinks import Sinks, sinks
-from kdaverify.operators.uneven import Loss, of_loss
+from kdaverify.operators.cotangents import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.attention.calls import AttentionCall, MlaDecodeCall

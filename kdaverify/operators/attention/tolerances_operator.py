@@ -18,12 +18,20 @@ from kdaverify.operator import Choices
 from kdaverify.operators.attention import tolerance
 from kdaverify.operators.attention.conventions import outputs
 from kdaverify.operators.attention.special_sizes import Fields
-from kdaverify.operators.attention.stages import STAGES
 from kdaverify.operators.bounded import BoundedOperator
 
 if TYPE_CHECKING:
     from kdaverify.checks.location import Location
     from kdaverify.diagnosis.question import PropertyCase
+
+
+STAGES: Final = (
+    "gather", "dequant", "scores", "partial", "combine", "sink", "lse", "delta", "dq", "dkv",
+)  # fmt: skip
+"""By the first tensor that is wrong: rows of q, K and V as they are read; their numbers, where they
+are quantised; S under the mask; weights, P V and how they are stored; the merge of parts; the
+factor of a sink, and its gradient; LSE as it is returned; <do, o>; P and dS of the backward, and
+dq; dk and dv."""
 
 
 LARGEST: Final = 2**22
