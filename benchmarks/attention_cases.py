@@ -24,7 +24,7 @@ from kdaverify.faults.attention.kernel import PLAIN, AttentionKernel, AttentionP
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.hosts import host_of
 from kdaverify.operator import operator_named, problem_from_json
-from kdaverify.operators.attention.stages import STAGES
+from kdaverify.operators.attention.tolerances_operator import STAGES
 from kdaverify.operators.attention.traced import wrong_rows
 
 MATRIX: Final = Path("reports/kill_matrix_operators.json")

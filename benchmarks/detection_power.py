@@ -85,9 +85,9 @@ class Bench:
         noisy = MonteCarloArithmetic(self.contract, io).run(
             self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED
         )[0]
-        yield "noise", tuple(self._returned(place, run) for place, run in enumerate(noisy))
+        yield "noise", tuple(self.returned(place, run) for place, run in enumerate(noisy))
 
-    def _returned(self, place: int, output: Tensor) -> Tensor:
+    def returned(self, place: int, output: Tensor) -> Tensor:
         """As a kernel would return it: what cancels to an exact 0 in every kernel, or is none in
         the output's format, is 0.
         """

@@ -70,7 +70,6 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "budgets/standard.py",
             "budgets/gradient_standard.py",
             "budgets/budget.py",
-            "budgets/rms_limit.py",
             "budgets/bias.py",
             "budgets/statistics.py",
             "budgets/freedoms.py",

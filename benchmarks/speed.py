@@ -58,7 +58,8 @@ WORK: Final = (
     ("oracles/running_error.py", "", EXACT),
     ("oracles/adjoint_error.py", "", EXACT),
     ("oracles/long_run.py", "", EXACT),
-    ("oracles/attention/exact.py", "", EXACT),
+    ("oracles/attention/exact", "", EXACT),
+    ("oracles/attention/softmax_precision.py", "", EXACT),
     ("oracles/attention/backward.py", "", EXACT),
     ("oracles/pointwise/", "", EXACT),
 )

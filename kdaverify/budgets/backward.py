@@ -32,7 +32,6 @@ from kdaverify.budgets.ensemble import (
     deciding,
     ensemble,
     mapping,
-    scores_kept,
     solves_by_library,
 )
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
@@ -40,6 +39,7 @@ from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
+from kdaverify.budgets.reference_kernels import scores_kept
 from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from oracles.arithmetic import is_finite

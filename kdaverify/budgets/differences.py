@@ -27,7 +27,8 @@ from oracles.together import states_apart, together, tokens_apart
 
 # Pairs whose outputs are emulated: the noise hardly depends on the direction.
 EMULATED = 2
-# How many times the first step may be too short or too long.
+# How many times the first step may be too short or too long. Chosen: a tolerance past the
+# derivative itself, where a longer step would leave less, would show it too small.
 FURTHEST = 16.0
 
 

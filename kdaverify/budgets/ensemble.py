@@ -2,63 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from kdaverify.budgets import scalar_decay
-from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     RESETS,
-    RESIDUAL,
-    ROWWISE,
-    SCALED,
     Emulator,
     clamped_resets,
-    merge_blocks,
     multiplied_decays,
-    substituted_in_order,
     sum_series,
-    with_dot,
-)
-from kdaverify.budgets.factored import (
-    FACTORED,
-    FACTORED_COLUMNS,
-    FACTORED_DIFFERENCE,
-    FACTORED_RESIDUAL,
 )
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.freedoms import (
-    approximately,
-    as_declared,
-    astray,
-    coarsely,
-    flushed,
-    in_base_2,
-    plainest,
-)
+from kdaverify.budgets.freedoms import as_declared, plainest
 from kdaverify.budgets.maps import mapped, mapped_back
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.score_blocks import VECTOR, blocks_of
-from kdaverify.budgets.scores_backward import RIGHT_FIRST, scores_backward
-from kdaverify.budgets.solves import Dot
-from kdaverify.budgets.sums import matrix_units, onto_first, ordered, running, term_by_term, tree
-from oracles.chunk import STAGES
+from kdaverify.budgets.reference_kernels import members_of_form, smaller_chunks
+from kdaverify.budgets.sums import matrix_units
 from oracles.inputs import Inputs
 from oracles.row_norm import GIVEN
 from oracles.tokens import gathered_once
 
 # Units by which an approximate 1 / sqrt of an accelerator errs (rsqrt.approx.ftz.f32: 2^-22.9).
 APPROXIMATE = 2.0
-# Of kernels in use: FlashKDA carries its state between chunks of 16.
-SMALLEST_CHUNK = 16
 IN_STEPS = 2
 """Reference kernels with smaller chunks of a delta product: with a library's sums, and in order."""
-MERGING = replace(STAGES, solve=merge_blocks)
 
 
 class ContractOverflow(Exception):
@@ -154,7 +127,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     or residual), way of the triangular solve, where the scale enters, whether matrix units round or
     truncate operands and sums, whether subnormals are flushed, and smaller chunks than declared.
     """
-    members = (*_members(plainest(contract, io)), *_in_steps(contract, io))
+    members = (*members_of_form(plainest(contract, io)), *_in_steps(contract, io))
     if contract.decay == "scalar":
         members = tuple(scalar_decay.members_of_one_gate(members))
     if contract.makes_softplus:
@@ -262,13 +235,7 @@ def chunk_sizes(contract: Contract) -> tuple[int, ...]:
     """The declared size, and those of the smaller chunks that conform too."""
     of_steps = () if contract.steps == 1 else (_in_tokens(contract),)
     fixed = contract.form == "recurrent" or contract.solve is not None
-    return (contract.chunk_size, *(() if fixed else _parts(contract)), *of_steps)
-
-
-def _parts(contract: Contract) -> tuple[int, int]:
-    """Half and a quarter of the declared size."""
-    half, quarter = (max(SMALLEST_CHUNK, contract.chunk_size // parts) for parts in (2, 4))
-    return half, quarter
+    return (contract.chunk_size, *(() if fixed else smaller_chunks(contract)), *of_steps)
 
 
 def _in_tokens(contract: Contract) -> int:
@@ -285,214 +252,5 @@ def _in_steps(contract: Contract, io: Format) -> Iterator[Emulator]:
     """
     if contract.steps == 1 or (size := _in_tokens(contract)) == contract.chunk_size:
         return
-    for one in _members(plainest(replace(contract, chunk_size=size), io))[:IN_STEPS]:
+    for one in members_of_form(plainest(replace(contract, chunk_size=size), io))[:IN_STEPS]:
         yield replace(one, name=f"{one.name}, chunks of {size}")
-
-
-def _members(plain: Emulator) -> tuple[Emulator, ...]:
-    contract = plain.contract
-    if contract.form == "recurrent":
-        return _token_by_token(plain)
-    if contract.solve is not None:
-        return (*_solved_apart(plain, contract.solve), *_truncating(plain))
-    # no narrower to round to
-    if contract.operands.name in ("fp32", "fp64"):
-        units = {}
-    else:
-        units = matrix_units(contract.operands, contract)
-    members = _in_chunks(plain, units)
-    if contract.anchored:
-        return (*members, *_anchored(plain, units or {"library order": plain.dot}))
-    if contract.factors is None:
-        return members
-    return (*members, *_factored(plain), *_difference_first(plain, _first(units, plain)))
-
-
-def _token_by_token(plain: Emulator) -> tuple[Emulator, ...]:
-    contract = plain.contract
-    in_order = replace(plain, name="sums term by term", dot=term_by_term(contract))
-    units = () if contract.accumulate.name == "fp64" else (approximately(plain),)
-    return (
-        plain,
-        in_order,
-        in_base_2(replace(in_order, name="ordered sums")),
-        flushed(astray(plain)),
-        *units,
-    )
-
-
-def _first(units: Mapping[str, Dot], plain: Emulator) -> Dot:
-    """The first of the matrix units; the library's order where there are none."""
-    return next(iter(units.values()), plain.dot)
-
-
-def _in_chunks(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
-    """The kernels of every contract in chunks, on the matrix units that round to its operands."""
-    contract, unit = plain.contract, _first(units, plain)
-    half, quarter = (replace(contract, chunk_size=size) for size in _parts(contract))
-    quarters = replace(
-        plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE
-    )
-    return (
-        plain,
-        _in_order(replace(plain, backward=RIGHT_FIRST)),
-        flushed(plain),
-        *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
-        *(_truncating(replace(plain, dot=unit)) if units else ()),
-        *(
-            replace(
-                plain,
-                name=f"{name}, solve by blocks",
-                dot=dot,
-                stages=MERGING,
-                backward=RIGHT_FIRST,
-            )
-            for name, dot in units.items()
-        ),
-        *(
-            _on_vector_diagonal(plain, dot, name)
-            for name, dot in units.items()
-            if contract.operands.name == "tf32"
-        ),
-        in_base_2(replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL)),
-        replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
-        quarters if units else coarsely(quarters),
-        *scores_kept(plain),
-    )
-
-
-def _in_order(plain: Emulator) -> Emulator:
-    """The kernel that sums in order, and takes the scale into qg. Where it has no matrix unit, or
-    declares the order, the sum of what a chunk writes begins with the state: ExecuTorch's loops,
-    the same bits, were rejected for a state at 2.7 times its tolerance (tiny keys, large state).
-    """
-    contract = plain.contract
-    stages = replace(SCALED, solve=substituted_in_order(contract))
-    loops = contract.order == "in-order" or contract.operands.name in ("fp32", "fp64")
-    onto = onto_first(contract) if loops else None
-    made = replace(plain, name="ordered sums", dot=ordered(contract), stages=stages, onto=onto)
-    return in_base_2(made)
-
-
-def scores_kept(plain: Emulator) -> tuple[Emulator, ...]:
-    """The kernel that inverts its system unrounded and rounds the inverse, as in registers.
-
-    Stored scores can have the larger bits and the smaller error: what R of rounded scores does is
-    exact for a neighbouring system, and of equal keys that one erases what it writes. Rounding R
-    instead leaves some of it in every row: a right kernel was rejected for d_initial_state at 1.08
-    times its tolerance, in 69 of 100 seeds.
-    """
-    contract = plain.contract
-    if contract.storage("Akk", plain.io).unit <= contract.accumulate.unit:
-        return ()
-    kept = replace(contract, tensors=(*contract.tensors, ("Akk", contract.accumulate)))
-    return (replace(plain, name="scores kept until the solve", contract=kept),)
-
-
-def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
-    """The unit with truncated fp32 sums, many terms at once; none where declared otherwise."""
-    contract = plain.contract
-    if contract.order != "free" or contract.accumulate.name != "fp32":
-        return ()
-    cut = replace(STAGES, state=truncated_state(contract.operands))
-    return (approximately(replace(plain, name="sums that truncate", stages=cut)),)
-
-
-def _factored(plain: Emulator) -> tuple[Emulator, ...]:
-    columns = replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS)
-    return (
-        replace(plain, name="factored decays", stages=FACTORED),
-        columns,
-        in_base_2(replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL)),
-        flushed(columns),
-    )
-
-
-def _difference_first(plain: Emulator, unit: Dot) -> tuple[Emulator, ...]:
-    """The kernels that subtract before beta multiplies and merge inverses, if declared.
-
-    Where gates are alike in all channels, so are the roundings of their factors: with the state in
-    more bits than declared, which is no fault, o then leans by another amount than with the
-    declared ones.
-    """
-    contract = plain.contract
-    if not contract.difference_first:
-        return ()
-    own = replace(
-        plain,
-        name="factored decays, difference first",
-        stages=replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, unit)),
-    )
-    if contract.carry == contract.accumulate:
-        return (own,)
-    return (
-        own,
-        replace(
-            own,
-            name=f"{own.name}, state in {contract.accumulate.name} within a run",
-            wide_state=True,
-        ),
-    )
-
-
-def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
-    """The kernel whose scores take their diagonal blocks on vector units, there and back."""
-    return replace(
-        plain,
-        name=f"{name}, diagonal on vector units",
-        dot=unit,
-        stages=replace(MERGING, scores=VECTOR.scores),
-        backward=scores_backward(unit, VECTOR, plain.dot),
-    )
-
-
-def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
-    """Kernels whose diagonal score blocks are products of two factors, both ways."""
-    if plain.contract.anchor == "free":
-        rows = ("off the first row", "at the middle row")
-    else:
-        rows = (f"by its {plain.contract.anchor} row",)
-    ways = [
-        replace(
-            plain,
-            name=f"{name}, diagonal anchored {row}",
-            dot=dot,
-            stages=replace(STAGES, scores=blocks.scores),
-            backward=scores_backward(dot, blocks, plain.dot),
-        )
-        for row, blocks in zip(rows, blocks_of(plain.contract), strict=True)
-        for name, dot in units.items()
-    ]
-    return (*ways, *(replace(in_base_2(way), name=f"{way.name}, base 2") for way in ways))
-
-
-def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
-    """The ensemble where scores and solve have own formats; the rest stays free."""
-    contract = plain.contract
-    ways = [
-        replace(
-            plain,
-            name=name if i == 0 else f"{name}, other anchor",
-            stages=replace(
-                STAGES, scores=with_dot(blocks.scores, dot), solve=with_dot(merge_blocks, dot)
-            ),
-            backward=scores_backward(dot, blocks, plain.dot),
-        )
-        for i, blocks in enumerate(blocks_of(contract))
-        for name, dot in matrix_units(solve, contract).items()
-    ]
-    total = tree(contract.operands) if contract.order == "free" else running(contract.operands)
-    return (
-        plain,
-        _in_order(plain),
-        flushed(plain),
-        *(
-            replace(
-                in_base_2(way),
-                name=f"{way.name}, products of states summed in storage",
-                total=total,
-            )
-            for way in ways
-        ),
-        *ways,
-    )

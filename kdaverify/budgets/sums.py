@@ -14,6 +14,9 @@ from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.solves import Dot
 
 PARTS: Final = 16
+"""Partial sums that are added in order, where a plain loop adds every term: fewer steps take less
+time. Chosen: a conforming kernel in chunks that is rejected for the order of its sums would show it
+too small."""
 # Terms that a matrix unit adds before it rounds the sum.
 STEP: Final = 16
 # Elements of terms that a core computes together.

@@ -1,4 +1,7 @@
-"""Where a failing case goes wrong first: its stages, on exact inputs, then on its own."""
+"""Where a failing case goes wrong first: its stages, on exact inputs, then on its own.
+
+Apart from `location`, with which rows are read: this loads all that runs kernels.
+"""
 
 from __future__ import annotations
 

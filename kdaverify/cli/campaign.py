@@ -15,6 +15,8 @@ from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import (
+    CONTINUED,
+    DIAGNOSIS,
     FoundFile,
     Impls,
     Isolate,
@@ -50,31 +52,26 @@ Where = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="address of a Ray cluster; default: one that is started here")
 ]
-
-Diagnosis = Annotated[
-    float,
+Diagnosis = Annotated[float, typer.Option(min=0, help=DIAGNOSIS)]
+Cases = Annotated[int, typer.Option(min=1, help="random cases for each implementation")]
+CostLimit = Annotated[str, typer.Option(help="cost limit of a case: smoke, acceptance or nightly")]
+CasesSeed = Annotated[
+    int,
     typer.Option(
-        min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none"
+        "--kda-seed", min=0, help="seed of the cases; case i of a seed is always the same"
     ),
+]
+ContinuedRecord = Annotated[
+    Path | None, typer.Option(help=f".jsonl file of all verdicts; {CONTINUED}")
 ]
 
 
 def campaign(
     impl: Impls = None,
-    cases: Annotated[int, typer.Option(min=1, help="random cases for each implementation")] = 1000,
-    profile: Annotated[
-        str, typer.Option(help="cost limit of a case: smoke, acceptance or nightly")
-    ] = "acceptance",
-    kda_seed: Annotated[
-        int,
-        typer.Option(
-            "--kda-seed", min=0, help="seed of the cases; case i of a seed is always the same"
-        ),
-    ] = 0,
-    record: Annotated[
-        Path | None,
-        typer.Option(help=".jsonl file of all verdicts; cases that it holds are not repeated"),
-    ] = None,
+    cases: Cases = 1000,
+    profile: CostLimit = "acceptance",
+    kda_seed: CasesSeed = 0,
+    record: ContinuedRecord = None,
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,

@@ -34,44 +34,50 @@ if TYPE_CHECKING:
     from kdaverify.kills.rows import ConformingRow, FaultRow
 
 PROFILES = ("smoke", "acceptance")
+CORES = os.cpu_count() or 1
+
+FaultGlobs = Annotated[
+    str, typer.Option(help="globs of ids of bugs, commas between, such as 'H*,DESIGN-?'")
+]
+MatrixProfile = Annotated[
+    str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")
+]
+Workers = Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")]
+Minutes = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        help="minutes after which the run stops and keeps what is done; --resume continues",
+    ),
+]
+MatrixFile = Annotated[
+    Path, typer.Option(help="the matrix as JSON; its journal is written next to it")
+]
+ConformingToo = Annotated[
+    bool,
+    typer.Option(
+        "--legal/--no-legal", help="whether conforming kernels run through the whole suites too"
+    ),
+]
+BugsOf = Annotated[
+    str,
+    typer.Option(help="an implementation of the operator whose bugs are run; default: KDA's"),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="continue from the journal of a run that was stopped or killed"),
+]
 
 
 def kill_matrix(
-    faults: Annotated[
-        str, typer.Option(help="globs of ids of bugs, commas between, such as 'H*,DESIGN-?'")
-    ] = "*",
-    profile: Annotated[
-        str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")
-    ] = "smoke",
-    workers: Annotated[
-        int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")
-    ] = os.cpu_count() or 1,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="minutes after which the run stops and keeps what is done; --resume continues",
-        ),
-    ] = 1440.0,
-    out: Annotated[
-        Path, typer.Option(help="the matrix as JSON; its journal is written next to it")
-    ] = Path("reports/kill_matrix.json"),
-    conforming: Annotated[
-        bool,
-        typer.Option(
-            "--legal/--no-legal", help="whether conforming kernels run through the whole suites too"
-        ),
-    ] = True,
-    impl: Annotated[
-        str,
-        typer.Option(help="an implementation of the operator whose bugs are run; default: KDA's"),
-    ] = "",
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="continue from the journal of a run that was stopped or killed"
-        ),
-    ] = False,
+    faults: FaultGlobs = "*",
+    profile: MatrixProfile = "smoke",
+    workers: Workers = CORES,
+    minutes: Minutes = 1440.0,
+    out: MatrixFile = Path("reports/kill_matrix.json"),
+    conforming: ConformingToo = True,
+    impl: BugsOf = "",
+    resume: Resume = False,
 ) -> int:
     """Measure what the suites find: run them on every known bug, and on conforming kernels.
 

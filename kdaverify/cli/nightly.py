@@ -27,6 +27,7 @@ from kdaverify.cli.campaign import (
 )
 from kdaverify.cli.complaint import Complaint, as_complaint
 from kdaverify.cli.options import (
+    CONTINUED,
     Impls,
     Isolate,
     MemoryLimit,
@@ -49,37 +50,39 @@ if TYPE_CHECKING:
 
 MINUTE = 60.0
 
+HistoryFolder = Annotated[
+    str, typer.Option(help="folder, or s3://, gs:// or az:// address, that keeps every night")
+]
+Minutes = Annotated[float, typer.Option(min=0, help="minutes after which no case is started")]
+FreshCases = Annotated[
+    int, typer.Option(min=0, help="random cases for each implementation, if there is time")
+]
+NightDate = Annotated[
+    str | None,
+    typer.Option(
+        help="date of the night, as 2026-01-31: seed of the fresh cases; default: today (UTC)"
+    ),
+]
+NightRecord = Annotated[
+    Path | None, typer.Option(help=f".jsonl file of tonight's verdicts; {CONTINUED}")
+]
+DecisionsFile = Annotated[
+    Path | None, typer.Option("--json", help="write the decisions to this file")
+]
+
 
 def nightly(
-    history: Annotated[
-        str, typer.Option(help="folder, or s3://, gs:// or az:// address, that keeps every night")
-    ],
+    history: HistoryFolder,
     impl: Impls = None,
-    minutes: Annotated[
-        float, typer.Option(min=0, help="minutes after which no case is started")
-    ] = 60.0,
-    cases: Annotated[
-        int, typer.Option(min=0, help="random cases for each implementation, if there is time")
-    ] = 10_000,
-    date: Annotated[
-        str | None,
-        typer.Option(
-            help="date of the night, as 2026-01-31: seed of the fresh cases; default: today (UTC)"
-        ),
-    ] = None,
+    minutes: Minutes = 60.0,
+    cases: FreshCases = 10_000,
+    date: NightDate = None,
     profile: Profile = "nightly",
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            help=".jsonl file of tonight's verdicts; cases that it holds are not repeated"
-        ),
-    ] = None,
+    record: NightRecord = None,
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write the decisions to this file")
-    ] = None,
+    json_file: DecisionsFile = None,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,

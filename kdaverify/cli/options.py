@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 Command = Callable[..., int | None]
 
 # What is tested.
-Impls = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--impl",
-        help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable",
-    ),
-]
+SPEC: Final = "a name of `kdaverify list impls`, file.py[:object] or module[:object]"
+Impls = Annotated[list[str] | None, typer.Option("--impl", help=f"{SPEC}; repeatable")]
 Profile = Annotated[
     str,
     typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
@@ -49,10 +44,15 @@ Benchmark = Annotated[
 ]
 Standards = Annotated[bool, typer.Option("--standards", help="one row for each published standard")]
 
+# What is found out about a rejected kernel.
+DIAGNOSIS: Final = "seconds spent on the diagnosis of each rejected implementation; 0: none"
+
 # What is written.
 Record = Annotated[
     Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")
 ]
+CONTINUED: Final = "cases that it holds are not repeated"
+"""Of a record that a command was cut off in."""
 DecisionFile = Annotated[
     Path | None, typer.Option("--json", help="write the decision to this file")
 ]

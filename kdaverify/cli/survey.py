@@ -25,58 +25,67 @@ if TYPE_CHECKING:
 SECONDS = 1200.0
 """An interpreted implementation takes minutes."""
 
+StateFolder = Annotated[Path, typer.Option(help="folder of the page, its data and the records")]
+OnlyImpls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--impl", help="judge only these, in this order; repeatable. Default: all that run here"
+    ),
+]
+OtherRecords = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help=(
+            "sealed records of other machines, or folders of them, shown beside those of this"
+            " one; repeatable"
+        )
+    ),
+]
+EarlierState = Annotated[
+    Path | None,
+    typer.Option(
+        help="state.json of an earlier page, whose rows stay where there is no record since"
+    ),
+]
+FindingsFolder = Annotated[
+    Path | None,
+    typer.Option(help="folder of findings, linked from the rejections that they are about"),
+]
+SessionProcesses = Annotated[
+    str, typer.Option(help="processes of each session; auto takes every core")
+]
+SessionLimit = Annotated[
+    float,
+    typer.Option(min=1, help="seconds after which the session of one implementation is ended"),
+]
+SurveyLimit = Annotated[
+    float | None,
+    typer.Option(
+        min=0, help="minutes after which no further implementation is begun; default: never"
+    ),
+]
+Commit = Annotated[
+    str,
+    typer.Option(help="commit of the kdaverify that judged, shown on the page; default: none"),
+]
+PagesOnly = Annotated[
+    bool, typer.Option("--pages-only", help="judge nothing: write the page of what was judged")
+]
+
 
 def survey(
-    out: Annotated[Path, typer.Option(help="folder of the page, its data and the records")] = Path(
-        "state"
-    ),
-    impl: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--impl", help="judge only these, in this order; repeatable. Default: all that run here"
-        ),
-    ] = None,
-    records: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help=(
-                "sealed records of other machines, or folders of them, shown beside those of this"
-                " one; repeatable"
-            )
-        ),
-    ] = None,
-    earlier: Annotated[
-        Path | None,
-        typer.Option(
-            help="state.json of an earlier page, whose rows stay where there is no record since"
-        ),
-    ] = None,
-    findings: Annotated[
-        Path | None,
-        typer.Option(help="folder of findings, linked from the rejections that they are about"),
-    ] = None,
+    out: StateFolder = Path("state"),
+    impl: OnlyImpls = None,
+    records: OtherRecords = None,
+    earlier: EarlierState = None,
+    findings: FindingsFolder = None,
     profile: Profile = "smoke",
     kda_seed: Annotated[int, SEED] = 0,
-    workers: Annotated[
-        str, typer.Option(help="processes of each session; auto takes every core")
-    ] = "auto",
-    seconds: Annotated[
-        float,
-        typer.Option(min=1, help="seconds after which the session of one implementation is ended"),
-    ] = SECONDS,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="minutes after which no further implementation is begun; default: never"
-        ),
-    ] = None,
-    commit: Annotated[
-        str,
-        typer.Option(help="commit of the kdaverify that judged, shown on the page; default: none"),
-    ] = "",
-    pages_only: Annotated[
-        bool, typer.Option("--pages-only", help="judge nothing: write the page of what was judged")
-    ] = False,
+    workers: SessionProcesses = "auto",
+    seconds: SessionLimit = SECONDS,
+    minutes: SurveyLimit = None,
+    commit: Commit = "",
+    pages_only: PagesOnly = False,
 ) -> int:
     """Judge every implementation that runs here, and write one page of their state.
 

@@ -13,6 +13,7 @@ import typer
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.options import (
+    DIAGNOSIS,
     SEED,
     Benchmark,
     DecisionFile,
@@ -32,6 +33,26 @@ from kdaverify.cli.report import Html, check_html
 from kdaverify.cli.request import Request
 from kdaverify.limits import DIAGNOSIS_DEFAULT, Limits
 
+RequireImpl = Annotated[
+    bool, typer.Option("--require-impl", help="exit with 3 where an implementation cannot run here")
+]
+DiagnosisTime = Annotated[
+    float | None,
+    typer.Option(min=0, help=f"{DIAGNOSIS}; default: {DIAGNOSIS_DEFAULT}"),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SUITE",
+        help=(
+            "test this property alone, which is never enough to accept; repeatable. Operators"
+            " beside the delta rule have forward, panel, gradients, laws and calls; layers have"
+            " laws"
+        ),
+    ),
+]
+MaxFail = Annotated[int, typer.Option(min=0, help="stop after this many failing tests; 0: never")]
+
 
 def verify(
     impl: Impls = None,
@@ -41,35 +62,11 @@ def verify(
     json_file: DecisionFile = None,
     html: Html = None,
     workers: Processes = "auto",
-    require_impl: Annotated[
-        bool,
-        typer.Option("--require-impl", help="exit with 3 where an implementation cannot run here"),
-    ] = False,
+    require_impl: RequireImpl = False,
     benchmark: Benchmark = None,
-    diagnosis: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help=(
-                "seconds spent on the diagnosis of each rejected implementation; 0: none; default:"
-                f" {DIAGNOSIS_DEFAULT}"
-            ),
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SUITE",
-            help=(
-                "test this property alone, which is never enough to accept; repeatable. Operators"
-                " beside the delta rule have forward, panel, gradients, laws and calls; layers have"
-                " laws"
-            ),
-        ),
-    ] = None,
-    maxfail: Annotated[
-        int, typer.Option(min=0, help="stop after this many failing tests; 0: never")
-    ] = 0,
+    diagnosis: DiagnosisTime = None,
+    only: Only = None,
+    maxfail: MaxFail = 0,
     exitfirst: Annotated[bool, typer.Option("-x", help="stop at the first failing test")] = False,
     standards: Standards = False,
     isolate: Isolate = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from kdaverify.verdicts import ledger
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.record import RecordError, scan
+from kdaverify.verdicts.verdict import NAME_FIELDS
 from kdaverify.verdicts.versions import mixed
 
 
@@ -46,7 +47,7 @@ def updates(records: Sequence[Path], folder: Path) -> list[Update]:
         raise RecordError(
             f"{name} was judged on mixed versions, {sentences[0]}: accept the record of one run"
         )
-    wanted = ("implementation", "status", "ratio", "device", "mode", *ledger.FIELDS)
+    wanted = ("implementation", "status", "ratio", "device", "mode", *NAME_FIELDS)
     own = (
         rows.select(wanted)
         .filter(pl.col("property").is_in(ledger.FIXED))

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LIMIT: Final = 1.05
-"""Real kernels come within this factor of their emulated contract over a run."""
+"""Real kernels come within this factor of their emulated contract over a run: FLA, cuDNN and
+FlashKDA have medians of 0.99 to 1.01 on an H200."""
 # A kernel 10 % over its nearest reference kernel was found in 24 of 24 runs of 40 cases
 # (benchmarks.detection_power).
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 20
-"""Cases that a run must have."""
+"""Cases that a run must have. Chosen: of 20 ratios the limit at 99 % is the fifth smallest."""
 ALIKE: Final = 0.05
-"""Scatter, of the logarithm, below which two conforming kernels are alike."""
+"""Scatter, of the logarithm, below which two conforming kernels are alike. Chosen, of the size of
+the limit above."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -184,3 +186,20 @@ def completed(verdict: Verdict) -> Verdict:
     return verdict.model_copy(
         update={**sizes_of(verdict.problem), "oracle_bits": bits_of(verdict.oracle)}
     )
+
+
+NAME_FIELDS: Final = ("property", "dtype", "regime", "case", "output", "detail")
+"""The fields of a row that make its name; `detail` as JSON."""
+
+
+def identity(about: Sequence[str]) -> str:
+    """The name of a verdict, by which waivers and the ledger find it from run to run:
+    PROPERTY/DTYPE/REGIME/CASE/OUTPUT, then /NAME=VALUE,... for the property's own choices.
+
+    Args:
+        about: the values of NAME_FIELDS.
+    """
+    *named, detail = about
+    chosen: dict[str, Any] = json.loads(detail)
+    reported = ",".join(f"{name}={value}" for name, value in sorted(chosen.items()))
+    return "/".join((*named, *([reported] if reported else [])))

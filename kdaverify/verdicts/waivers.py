@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.decision import plural
-from kdaverify.verdicts.identity import FIELDS, identity
 from kdaverify.verdicts.toml_file import FileError, read_toml
+from kdaverify.verdicts.verdict import NAME_FIELDS, identity
 
 if TYPE_CHECKING:
     import polars as pl
@@ -162,7 +162,7 @@ def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
     found = [
         (number, statistic if status in COMPARED else status, ratio, identity(about))
         for number, status, statistic, ratio, *about in wrong.select(
-            "number", "status", "statistic", "ratio", *FIELDS
+            "number", "status", "statistic", "ratio", *NAME_FIELDS
         ).iter_rows()
     ]
     forgiven, held = set[int](), list[Held]()

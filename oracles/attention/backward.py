@@ -19,9 +19,9 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.attention.design import OnlineDesign, Span
-from oracles.attention.exact import BLOCK
 from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
+from oracles.attention.softmax_precision import BLOCK
 
 Gradients = tuple[Tensor, ...]
 """dq, dk, dv, and da of every row where there is a sink."""

@@ -16,16 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from oracles.attention.exact import (
-    EXACT,
-    Attended,
-    Backward,
-    Known,
-    Softmax,
-    SoftmaxPrecision,
-    enclosed,
-)
+from oracles.attention.exact import Attended, Softmax, enclosed
+from oracles.attention.exact_backward import Backward
 from oracles.attention.segment import Segment
+from oracles.attention.softmax_precision import EXACT, Known, SoftmaxPrecision
 from oracles.pointwise.rounding import RoundingError
 
 ROUNDINGS = 4

@@ -21,11 +21,8 @@ from kdaverify.checks.outcome import Outcome, declined
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.limits import Limits
-from kdaverify.operators.attention.problem import (
-    AttentionProblem,
-    MergeProblem,
-    MlaDecodeProblem,
-)
+from kdaverify.operators.attention.merge_problem import MergeProblem
+from kdaverify.operators.attention.problem import AttentionProblem, MlaDecodeProblem
 from kdaverify.operators.attention.tolerance import counted
 
 PACKAGES: Final = (

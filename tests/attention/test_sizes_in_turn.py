@@ -26,7 +26,7 @@ from kdaverify.faults.catalogue import faulty
 from kdaverify.faults.hosts import host_of
 from kdaverify.operators.attention.decode import MLA_DECODE
 from kdaverify.operators.attention.dense import ATTENTION
-from kdaverify.operators.attention.problem import MergeProblem
+from kdaverify.operators.attention.merge_problem import MergeProblem
 from kdaverify.operators.attention.sizes_in_turn import PAGES, lengths
 from kdaverify.operators.attention.sparse import SPARSE
 

@@ -20,11 +20,12 @@ from kdaverify.faults.attention.special_rows import FAULTS as FOUND
 from kdaverify.faults.catalogue import FAULTS, faulty
 from kdaverify.faults.hosts import host_of
 from kdaverify.operators.attention.merge import MERGE_STATE
-from kdaverify.operators.attention.problem import AttentionProblem, MergeProblem
+from kdaverify.operators.attention.merge_problem import MergeProblem
+from kdaverify.operators.attention.problem import AttentionProblem
 from kdaverify.operators.attention.sparse_problem import SparseProblem
+from kdaverify.operators.cotangents import HEADS, LATER, uneven
 from kdaverify.operators.gated_norm.problem import GatedNormProblem
 from kdaverify.operators.short_conv.problem import ShortConvProblem
-from kdaverify.operators.uneven import HEADS, LATER, uneven
 from tests.operators import plain_ports
 
 FORWARD: Final = {

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.bias import biases
-from kdaverify.budgets.budget import Budget, EnsembleErrors, Runs, allow
+from kdaverify.budgets.budget import Budget, EnsembleErrors, Runs, allow, sharp_rms
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.rms_limit import sharp_rms
 from kdaverify.budgets.statistics import ErrorStatistics
 from oracles.enclosure import Enclosure
 

@@ -9,11 +9,11 @@ import math
 import pytest
 import torch
 
+from kdaverify.budgets.budget import sharp_rms, were_favourable
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
-from kdaverify.budgets.rms_limit import sharp_rms, were_favourable
 from kdaverify.budgets.standard import standard
 from kdaverify.problems import Problem
 

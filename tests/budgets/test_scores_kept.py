@@ -11,9 +11,9 @@ from torch import Tensor
 import kdaverify as kv
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.ensemble import scores_kept
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.freedoms import plainest
+from kdaverify.budgets.reference_kernels import scores_kept
 from kdaverify.checks.gradients import gradients
 from kdaverify.problems import Problem
 

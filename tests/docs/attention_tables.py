@@ -7,10 +7,11 @@ from typing import Any, Final, get_args
 
 from kdaverify.operator import operator_named
 from kdaverify.operators.attention.lists import PATTERNS
-from kdaverify.operators.attention.problem import SCALES, Parts
+from kdaverify.operators.attention.merge_problem import Parts
+from kdaverify.operators.attention.problem import SCALES
 from kdaverify.operators.attention.regimes import REGIMES, VALUES
 from kdaverify.operators.attention.sinks import Sinks
-from kdaverify.operators.uneven import HEADS, LATER, Loss
+from kdaverify.operators.cotangents import HEADS, LATER, Loss
 
 Rows = Iterable[Iterable[object]]
 OPERATORS: Final = ("attention", "mla_decode", "sparse_attention", "merge_state")

@@ -27,7 +27,7 @@ from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.published.registry import RULES
 from kdaverify.operator import OPERATORS, operator_named
-from kdaverify.operators.attention.softmax import TolerancesOperator
+from kdaverify.operators.attention.tolerances_operator import TolerancesOperator
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.problems import REGIMES
 from kdaverify.problems.probes import PROBES

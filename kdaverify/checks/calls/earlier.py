@@ -36,6 +36,7 @@ FIRST: Final = {29: torch.inference_mode, 31: torch.no_grad}
 MASKED: Final = 65
 """Tokens before and behind those of a loss: a chunk of 64, and one more."""
 LOSS: Final = 4
+"""Tokens of that loss. Chosen: fewer than a chunk, so that no chunk is whole in it."""
 MICRO_BATCHES: Final[dict[Backward, str]] = {
     "grad": "by torch.autograd.grad where `.grad` has the gradients of an earlier micro-batch",
     "backward": "by backward() of two micro-batches, half of their sum in `.grad`,",

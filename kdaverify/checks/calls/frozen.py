@@ -19,6 +19,7 @@ from kdaverify.checks.outcome import Outcome, rejected
 from kdaverify.problems.covering_array import Row, covering_array
 
 TAIL: Final = 2
+"""Tokens behind two whole chunks, and of the last sequence of a pack: a chunk that is not full."""
 UNDECLARED: Final = 16
 """Tokens of a recurrence between two states that it may keep for its backward."""
 _LIVE, _FROZEN = "live", "frozen"

@@ -20,6 +20,7 @@ GROUPS: Final = ((2, 5), (2, 7), (3, 5), (5, 3), (3, 7), (7, 2), (2, 8), (4, 6),
 that took the key head of a value head from `linspace`, and cut it to an integer, was accepted. It
 errs from two key heads and seven value heads of each on."""
 TOKENS: Final = 3
+"""Of a call: which head is read shows at any token, and calls have up to 24 heads."""
 HEADS: Final = frozenset({"H", "HV", "h_kv"})
 CHANNELS: Final = "D"
 """Of a convolution, whose weight has them too; those of a layer's rows are no heads."""

@@ -31,6 +31,7 @@ FIRST_PACK: Final = (144, 0, 70)
 LATER_PACKS: Final = ((48, (70, 0, 70)), (64, (150, 0, 66)))
 """The same of packs: tokens that sequences share with those of the first, and their lengths."""
 PLAIN: Final = {"state": "absent", "H": 1, "HV": 1}
+"""Calls begin without a state: with a given one it is that state that each would continue from."""
 
 
 @dataclass(frozen=True)

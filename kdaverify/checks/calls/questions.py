@@ -27,6 +27,8 @@ INTERPRETED: Final = 4
 WRITES: Final = "beta"
 """The input that only the delta rule has."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
+"""Problems of a rule, by format. Chosen for the time that a profile may take: most rules compare a
+kernel with itself, where the numbers matter little."""
 
 
 @dataclass(frozen=True)

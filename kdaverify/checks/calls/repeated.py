@@ -1,8 +1,9 @@
-"""The same call gives the same bits, however often it is made."""
+"""The same call gives the same bits, however often it is made, the first time too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -16,6 +17,8 @@ from kdaverify.checks.outcome import Outcome, rejected
 THREADS: Final = 3
 """That divide few numbers of heads, rows or sequences. A port that divided heads among them by
 floor was accepted where sessions have one."""
+TOKENS: Final = 13
+"""Beside those of a case: more than any other rule requests, so that the shape is new."""
 # Of the sentence that a pass carries; it decides nothing.
 CONFIDENCE: Final = 0.95
 
@@ -92,6 +95,25 @@ def _repeated_at_real_size(case: CallRuleCase, *, backward: bool = False) -> lis
     return _repeated(case, backward=backward)
 
 
+def _of_a_shape(case: CallRuleCase) -> list[Outcome]:
+    return _twice(
+        replace(case, problem=case.beside(T=case.problem.T + TOKENS)),
+        "after the first call of this shape",
+    )
+
+
+def _after_start(case: CallRuleCase) -> list[Outcome]:
+    if not case.adapter.isolated:
+        raise Unreachable("it runs in this process, which has called it before; say --isolate")
+    case.adapter.end()
+    return _twice(case, "after the first call of its process")
+
+
+def _twice(case: CallRuleCase, said: str) -> list[Outcome]:
+    first = {name: tensor.clone() for name, tensor in case.run().items()}
+    return case.repeats(first, case.run(), said)
+
+
 _rule = partial(CallRule, size="tails", counted=True)
 _real = partial(_rule, size="real", once=True, profile="acceptance")
 RULES = (
@@ -117,4 +139,12 @@ OF_THREADS: Final = (
              f"a call returns the same with {THREADS} threads of torch, but for the order of sums",
              "heads or rows divided among threads by floor", _of_threads, spare=False, inside=True,
              costly=True, once=True),
+)  # fmt: skip
+_TUNED = "tuning runs that update what they are given, caches filled wrongly (S28)"
+OF_FIRST_CALLS: Final = (
+    CallRule("first-of-shape", "the first call of a shape gives the bits of the next", _TUNED,
+             _of_a_shape, sequences=True),
+    # Another process for every case: on a GPU that takes a quarter of a minute.
+    CallRule("first-after-start", "the first call of a process gives the bits of the next",
+             _TUNED, _after_start, once=True, profile="acceptance"),
 )  # fmt: skip

@@ -18,7 +18,6 @@ from kdaverify.checks.calls import (
     combined_sizes,
     copies,
     earlier,
-    first,
     frozen,
     head_counts,
     heads,
@@ -47,9 +46,10 @@ from kdaverify.checks.calls import (
 )
 from kdaverify.checks.calls.rule import CallRule
 
-MODULES: Final = (
-    repeated, steps, lifetimes, alternating, autograd, first, views, packs, surroundings,
-    interleaved, untracked, keys,
+FIRST: Final = (
+    *repeated.RULES, *steps.RULES, *lifetimes.RULES, *alternating.RULES, *autograd.RULES,
+    *repeated.OF_FIRST_CALLS, *views.RULES, *packs.RULES, *surroundings.RULES, *interleaved.RULES,
+    *untracked.RULES, *keys.RULES,
 )  # fmt: skip
 OF_LONG_CALLS: Final = (
     "view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten",
@@ -92,7 +92,7 @@ those."""
 
 
 def _all_rules() -> Iterator[CallRule]:
-    for rule in (rule for module in MODULES for rule in module.RULES):
+    for rule in FIRST:
         yield rule
         if rule.name in OF_LONG_CALLS:
             yield of_long_calls(rule)

@@ -19,15 +19,11 @@ from kdaverify.operators.attention.combined_sizes import SizeSpace, decode_sizes
 from kdaverify.operators.attention.copies import of_decode
 from kdaverify.operators.attention.far_keys import before_pages, check_first
 from kdaverify.operators.attention.laws import DECODE_LAWS
+from kdaverify.operators.attention.misreadings import all_alike
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
 from kdaverify.operators.attention.sizes_in_turn import decode_in_turn
-from kdaverify.operators.attention.softmax import (
-    LATENT_WIDTHS,
-    SoftmaxOperator,
-    all_alike,
-    other_lengths,
-)
+from kdaverify.operators.attention.softmax import LATENT_WIDTHS, SoftmaxOperator, other_lengths
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes

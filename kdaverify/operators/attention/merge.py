@@ -28,10 +28,11 @@ from kdaverify.operators.attention.conventions import (
 )
 from kdaverify.operators.attention.copies import of_merges
 from kdaverify.operators.attention.laws import MERGE_LAWS
+from kdaverify.operators.attention.merge_problem import ZEROS, MergeProblem
+from kdaverify.operators.attention.misreadings import alike
 from kdaverify.operators.attention.panel import merge_problems, random_merges
-from kdaverify.operators.attention.problem import ZEROS, MergeProblem
-from kdaverify.operators.attention.softmax import TolerancesOperator, alike
 from kdaverify.operators.attention.special_sizes import MERGES
+from kdaverify.operators.attention.tolerances_operator import TolerancesOperator
 from kdaverify.operators.function import FunctionTakes
 from oracles.attention.calls import MERGE_STATE as SIGNATURE
 from oracles.attention.calls import MergeCall

@@ -10,13 +10,8 @@ from typing import Any, Final, get_args
 from hypothesis import strategies as st
 
 from kdaverify.operators.attention import special_sizes
-from kdaverify.operators.attention.problem import (
-    AttentionProblem,
-    MergeProblem,
-    MlaDecodeProblem,
-    Parts,
-    Table,
-)
+from kdaverify.operators.attention.merge_problem import MergeProblem, Parts
+from kdaverify.operators.attention.problem import AttentionProblem, MlaDecodeProblem, Table
 from kdaverify.operators.attention.regimes import REGIMES, VALUES, in_range, usual
 from kdaverify.operators.attention.sinks import Sinks
 from kdaverify.operators.sizes import Fields, panel_of

@@ -3,137 +3,46 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, is_slow
-from kdaverify.budgets.attention.contract import AttentionContract
-from kdaverify.budgets.bounded import Counted
-from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.sampled import StorageContract
-from kdaverify.budgets.standard import Reference
-from kdaverify.budgets.statistics import rms
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.place import ElementPlace
-from kdaverify.operator import Choices
-from kdaverify.operators.attention import tolerance
 from kdaverify.operators.attention.combined_sizes import SizeSpace, wide, widths
 from kdaverify.operators.attention.conventions import (
     MASKED,
     canonical_lse,
     canonical_o,
     misdeclared_lse,
-    outputs,
 )
-from kdaverify.operators.attention.problem import FINITE, SCALES
+from kdaverify.operators.attention.misreadings import (
+    alike,
+    all_alike,
+    other_border,
+    other_heads,
+    other_scale,
+)
+from kdaverify.operators.attention.problem import FINITE
 from kdaverify.operators.attention.regimes import largest_product
 from kdaverify.operators.attention.sinks import misread_sink
-from kdaverify.operators.attention.special_sizes import Fields
-from kdaverify.operators.attention.stages import STAGES
+from kdaverify.operators.attention.tolerances_operator import TolerancesOperator
 from kdaverify.operators.attention.unused import declares_finite
-from kdaverify.operators.bounded import ALIKE, BoundedOperator
 from kdaverify.operators.function import FunctionTakes
 from kdaverify.problems.combinations import STRENGTH
 from oracles.attention.calls import own_rows
-from oracles.attention.segment import Segment
 from oracles.attention.sink import softmax_of
 
-if TYPE_CHECKING:
-    from kdaverify.checks.location import Location
-    from kdaverify.diagnosis.question import PropertyCase
-
-LARGEST: Final = 2**22
-"""Elements of o. A problem of 65,536 rows has more for a kernel of one width alone: some thirty
-tensors of that size in float64 were several GiB."""
 SECONDS: Final = 3e-8
 """A product of a query and a key in one column, in float64, with its errors."""
 ORDINARY_PRODUCTS: Final = 256.0
 """Ordinary queries and keys of 576 columns have products of 200 and less."""
 ORDINARY: Final = {"sink": None, "scale": "default", "logits": "normal"}
-
-
-class TolerancesOperator(BoundedOperator):
-    """An operator whose exact values and tolerances come from `tolerance.tolerances`."""
-
-    formats = ("fp32", "bf16", "fp16")
-    width = "d_v"
-    has_known_bugs = True
-    has_keys = True
-    equal_sizes = True
-    native = ("past-65535",)
-    hidden_stages = STAGES
-    special_sizes: ClassVar[Fields]
-    """Problems of the panel whose errors are those of axes and paths, whatever the format: smoke
-    tests each in one format, the next in the next, and gradients under one loss. In all formats and
-    under all losses they took 16 % of the time of smoke."""
-    absent = {"lse": 'lse="none"'}  # noqa: RUF012 # a Final mapping
-
-    def panels(self, adapter: Adapter, profile: str) -> list[Choices]:
-        panels = super().panels(adapter, profile)
-        found = [[one for one in each if self.elements(one[1]) <= LARGEST] for each in panels]
-        # those of slow kernels are thinned afterwards: of what each format had left of the special
-        # sizes, half was dropped then, and a merge in jax that is cut at a grid's limit accepted
-        if profile != "smoke" or is_slow(adapter):
-            return found
-        turn = {name: at % len(found) for at, name in enumerate(self.special_sizes)}
-        return [
-            [one for one in each if turn.get(one[0].partition("-")[2], at) == at]
-            for at, each in enumerate(found)
-        ]
-
-    @abc.abstractmethod
-    def elements(self, problem: Any) -> int:
-        """Those of o."""
-
-    def has_one_loss(self, problem: Any) -> bool:
-        own = {"dtype": problem.dtype, "seed": problem.seed}
-        return any(self.problem(**own, **at) == problem for at in self.special_sizes.values())
-
-    def contracts(self, io: Format) -> Mapping[str, StorageContract]:
-        return tolerance.contracts(io)
-
-    def named_contract(self, name: str, io: Format) -> StorageContract:
-        return tolerance.named_contract(name, io)
-
-    def returns(
-        self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
-    ) -> tuple[str, ...]:
-        return outputs(words)
-
-    def _reference(
-        self, call: Any, given: Mapping[str, Tensor] | None, contract: Any, io: Format
-    ) -> Reference:
-        return tolerance.tolerances(call, contract, io, given)
-
-    def counted(
-        self,
-        call: Any,
-        cotangents: Mapping[str, Tensor] | None,
-        contract: StorageContract | None,
-        io: Format,
-    ) -> Counted:
-        return tolerance.counted(call, cotangents, contract, io)
-
-    def groups(self, call: Any) -> int:
-        return tolerance.rows(call)
-
-    def traced(self, case: PropertyCase, judged: Adapter, wrong: frozenset[str]) -> Location | None:
-        # it compares with the catalogue's faults, whose kernels are of this operator
-        from kdaverify.operators.attention.traced import traced
-
-        return traced(case, judged, wrong)
-
-    def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
-        """What the contract stores it in; LSE is fp32 where it declares nothing else."""
-        if isinstance(contract, AttentionContract):
-            return contract.storage(output)
-        return FORMATS["fp32"] if output == "lse" else io
 
 
 LATENT_WIDTHS: Final = tuple(
@@ -297,43 +206,13 @@ class SoftmaxOperator(TolerancesOperator):
         if all_alike(found, exact):
             return None
         words = adapter.takes.words
-        if said := self._other_border(problem, found, words):
+        if said := other_border(problem, found["o"], words):
             return said
         if said := misread_sink(call, found, self.exact, alike):
             return said
         if "lse" in found and alike(found["o"], exact["o"]):
             said = misdeclared_lse(found["lse"], exact["lse"], call.without_lse, words, alike)
-        return said or _other_heads(problem, found["o"]) or self._other_scale(problem, found["o"])
-
-    def _other_border(
-        self, problem: Any, found: Mapping[str, Tensor], words: Mapping[str, Any]
-    ) -> str | None:
-        """Whether o is that of another causal border."""
-        if not problem.causal:
-            return None
-        call = problem.inputs()
-        for name, shifted in (("top_left", True), ("not causal", False)):
-            if _is_of(found["o"], call, partial(_bordered, top_left=shifted)):
-                declared = f"causal_alignment={words['causal_alignment']!r}"
-                if not shifted:
-                    return "it is given causal=True, but attends to keys behind the border"
-                return (
-                    f"declared {declared}, but behaves as causal_alignment={name!r}; correct the"
-                    " declaration"
-                )
-        return None
-
-    def _other_scale(self, problem: Any, o: Tensor) -> str | None:
-        """Whether o is that of another scale."""
-        call, given = problem.inputs(), problem.softmax_scale
-        named = (problem.replace(scale=scale).softmax_scale for scale in SCALES)
-        for changed in (1.0, *named):
-            if changed != given and _is_of(o, call, partial(replace, scale=changed)):
-                return (
-                    f"softmax_scale is {given:.4g}, but the kernel multiplies q k^T by"
-                    f" {changed:.4g}; multiply by softmax_scale"
-                )
-        return None
+        return said or other_heads(problem, found["o"]) or other_scale(problem, found["o"])
 
     def place(self, output: str, index: tuple[int, ...], call: Any) -> ElementPlace:
         """Request, query, head and column, and what the row sees."""
@@ -391,40 +270,6 @@ def other_lengths(lengths: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
             equal = (*lengths[:n], one + 1, after - HASHED, *lengths[n + 2 :])
             return found | {"lengths of one hash": equal}
     return found
-
-
-def alike(found: Tensor, exact: Tensor) -> bool:
-    """Whether two tensors are the same but for roundings."""
-    return rms(found.double() - exact) <= ALIKE * rms(exact) if exact.numel() else True
-
-
-def all_alike(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> bool:
-    """The same of all outputs."""
-    return all(alike(y, exact[name]) for name, y in found.items())
-
-
-def _is_of(o: Tensor, call: Any, misread: Callable[[Segment], Segment]) -> bool:
-    """Whether o is that of the call with every segment misread."""
-    parts = [softmax_of(misread(segment)).o[0] for segment in call.segments()]
-    return alike(o, call.joined("o", parts))
-
-
-def _other_heads(problem: Any, o: Tensor) -> str | None:
-    """Whether o is that of KV heads repeated as a whole, instead of each in place."""
-    if not 1 < problem.h_kv < problem.H:
-        return None
-    heads = [h % problem.h_kv for h in range(problem.H)]
-    if not _is_of(o, problem.inputs(), lambda x: replace(x, k=x.k[heads], v=x.v[heads])):
-        return None
-    return (
-        "query head h reads KV head h % h_kv; wanted h // (H / h_kv): repeat_interleave, not repeat"
-    )
-
-
-def _bordered(segment: Segment, *, top_left: bool) -> Segment:
-    """The segment under the other causal border, or none."""
-    visible = torch.ones_like(segment.visible)
-    return replace(segment, visible=visible.tril() if top_left else visible)
 
 
 def _row(call: Any, b: int, row: int, head: int) -> str:

@@ -18,14 +18,9 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
 from kdaverify.operators.attention.far_keys import before_lists
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
+from kdaverify.operators.attention.misreadings import alike, all_alike
 from kdaverify.operators.attention.sizes_in_turn import lists_in_turn
-from kdaverify.operators.attention.softmax import (
-    LATENT_WIDTHS,
-    SoftmaxOperator,
-    alike,
-    all_alike,
-    permuted,
-)
+from kdaverify.operators.attention.softmax import LATENT_WIDTHS, SoftmaxOperator, permuted
 from kdaverify.operators.attention.sparse_panel import random_sparse, sparse_problems
 from kdaverify.operators.attention.sparse_problem import SparseProblem
 from kdaverify.operators.attention.special_sizes import LISTS

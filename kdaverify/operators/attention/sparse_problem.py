@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.operators.attention.lists import Lists, listed, outside, with_ends
 from kdaverify.operators.attention.problem import FINITE, SoftmaxProblem, Unused
-from kdaverify.operators.uneven import Loss, of_loss
+from kdaverify.operators.cotangents import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.attention.fp8 import LARGEST, SUBNORMAL, TILE, as_bytes, quantised

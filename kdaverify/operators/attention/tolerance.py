@@ -23,8 +23,9 @@ from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
 from oracles.attention.calls import MergeCall, RequestsCall
-from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
+from oracles.attention.exact import Softmax, enclosed
 from oracles.attention.sink import softmax_of
+from oracles.attention.softmax_precision import EXACT, Known, SoftmaxPrecision
 from oracles.attention.split import merge, merge_errors
 from oracles.pointwise.rounding import FLOAT64, Precision, RoundingError
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from kdaverify.canonical import Canonical
-from kdaverify.operators.uneven import Loss, of_loss
+from kdaverify.operators.cotangents import Loss, of_loss
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.pointwise.short_conv import ShortConvCall

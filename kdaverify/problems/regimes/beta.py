@@ -12,6 +12,7 @@ from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
+# Chosen: below half a spacing of bf16 at 1 (2^-9), so that such a token hardly writes.
 _SMALL = 2.0**-10
 _TINIEST = 24
 """Exponent of the smallest number of fp16."""

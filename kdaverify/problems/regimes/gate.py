@@ -21,6 +21,7 @@ FAINT = 8e-5
 # Decays 16 spacings of fp32 below 1: a kernel that took gates this close to 0 for none lost 6e-5 of
 # the state in 64 tokens, and was accepted.
 VANISHING = -(2.0**-20)
+# Chosen: four resets of each channel in a chunk of 64, and most tokens without.
 _RESET_ONE_IN = 16
 # Inside the first block of 16 rows: factors anchored at its first row are anchored before the step.
 STRONG_STEP = 8

@@ -13,6 +13,7 @@ from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 QueriesKeys: TypeAlias = tuple[Array, Array]
 
+# Chosen: some four rows of zeros in a block of 16, beside ordinary ones.
 _ZERO_ONE_IN = 4
 
 

@@ -19,7 +19,7 @@ from kdaverify.faults.attention.kernel import AttentionKernel, patched
 from kdaverify.faults.attention.scores import scaled
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.operators.attention.problem import AttentionProblem
-from kdaverify.operators.attention.stages import STAGES
+from kdaverify.operators.attention.tolerances_operator import STAGES
 from kdaverify.operators.attention.traced import traced
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint, as_complaint
-from kdaverify.cli.options import Isolate, MemoryLimit, TimeLimit, implementation, limits_from
+from kdaverify.cli.options import SPEC, Isolate, MemoryLimit, TimeLimit, implementation, limits_from
 from kdaverify.limits import Limits
 from kdaverify.report.summary import write_json
 from kdaverify.verdicts.decision import Ruling
@@ -49,39 +49,44 @@ class DriftMeasurement:
         )
 
 
+Impl = Annotated[str, typer.Option(help=SPEC)]
+Tokens = Annotated[
+    int,
+    typer.Option(help="tokens of the longest run, a multiple of 64; slopes are judged from 4096"),
+]
+Sequences = Annotated[
+    int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")
+]
+MeasuredFormat = Annotated[
+    str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")
+]
+ProbeName = Annotated[str, typer.Option(help="memory, held, faint or writes")]
+Way = Annotated[
+    str, typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)")
+]
+Width = Annotated[int, typer.Option(min=1, help="width of K and V")]
+FirstSeed = Annotated[
+    int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")
+]
+WantedDevice = Annotated[
+    str | None, typer.Option(help="refuse an implementation that would run on another device")
+]
+ChartFile = Annotated[Path | None, typer.Option(help="draw to this .svg, .png or .html file")]
+FiguresFile = Annotated[Path | None, typer.Option("--json", help="write every figure to this file")]
+
+
 def drift(
-    impl: Annotated[
-        str,
-        typer.Option(help="a name of `kdaverify list impls`, file.py[:object] or module[:object]"),
-    ] = "eager",
-    tokens: Annotated[
-        int,
-        typer.Option(
-            help="tokens of the longest run, a multiple of 64; slopes are judged from 4096"
-        ),
-    ] = 16384,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")
-    ] = 8,
-    dtype: Annotated[
-        str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")
-    ] = None,
-    probe: Annotated[str, typer.Option(help="memory, held, faint or writes")] = "memory",
-    way: Annotated[
-        str,
-        typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)"),
-    ] = "uncut",
-    width: Annotated[int, typer.Option(min=1, help="width of K and V")] = 16,
-    kda_seed: Annotated[
-        int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")
-    ] = 0,
-    device: Annotated[
-        str | None, typer.Option(help="refuse an implementation that would run on another device")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="draw to this .svg, .png or .html file")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="write every figure to this file")
-    ] = None,
+    impl: Impl = "eager",
+    tokens: Tokens = 16384,
+    seeds: Sequences = 8,
+    dtype: MeasuredFormat = None,
+    probe: ProbeName = "memory",
+    way: Way = "uncut",
+    width: Width = 16,
+    kda_seed: FirstSeed = 0,
+    device: WantedDevice = None,
+    out: ChartFile = None,
+    json_file: FiguresFile = None,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,

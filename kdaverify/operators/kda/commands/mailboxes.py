@@ -31,51 +31,62 @@ class Operands(StrEnum):
     FP16 = "fp16"
 
 
+Pipeline = Annotated[
+    str,
+    typer.Option(help="ascend_v3, ascend_v2, ascend_v1, triton_npu_state or triton_npu_gdn"),
+]
+Proposals = Annotated[
+    bool,
+    typer.Option("--proposals", help="judge P1 to P7 of the state kernel instead of searching"),
+]
+BudgetShare = Annotated[
+    float,
+    typer.Option(
+        min=0.001, help="largest share of the contract's tolerance that an assignment may use"
+    ),
+]
+JudgedBy = Annotated[
+    str | None,
+    typer.Option(
+        help="contract of the tolerance; default: chunk64-OPERANDS, for the design's gates"
+    ),
+]
+OperandFormat = Annotated[
+    Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")
+]
+Regimes = Annotated[
+    str | None,
+    typer.Option(
+        help="some of ordinary, one-gate, zero, memory, coherent, deep (a,b,...); default: all"
+    ),
+]
+Tokens = Annotated[int, typer.Option(min=1, help="T of every problem")]
+Width = Annotated[int, typer.Option(min=1, help="K = V of every problem")]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, help="seed of every problem; what is found is tried again on the next one"),
+]
+MostCombinations = Annotated[
+    int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")
+]
+FrontFile = Annotated[
+    Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")
+]
+
+
 def mailboxes(
-    pipeline: Annotated[
-        str,
-        typer.Option(help="ascend_v3, ascend_v2, ascend_v1, triton_npu_state or triton_npu_gdn"),
-    ],
-    proposals: Annotated[
-        bool,
-        typer.Option("--proposals", help="judge P1 to P7 of the state kernel instead of searching"),
-    ] = False,
-    budget: Annotated[
-        float,
-        typer.Option(
-            min=0.001, help="largest share of the contract's tolerance that an assignment may use"
-        ),
-    ] = 1.0,
-    contract: Annotated[
-        str | None,
-        typer.Option(
-            help="contract of the tolerance; default: chunk64-OPERANDS, for the design's gates"
-        ),
-    ] = None,
-    operands: Annotated[
-        Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")
-    ] = Operands.BF16,
-    regimes: Annotated[
-        str | None,
-        typer.Option(
-            help="some of ordinary, one-gate, zero, memory, coherent, deep (a,b,...); default: all"
-        ),
-    ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
-    width: Annotated[int, typer.Option(min=1, help="K = V of every problem")] = 128,
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, help="seed of every problem; what is found is tried again on the next one"
-        ),
-    ] = 0,
-    most: Annotated[
-        int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")
-    ] = 60,
+    pipeline: Pipeline,
+    proposals: Proposals = False,
+    budget: BudgetShare = 1.0,
+    contract: JudgedBy = None,
+    operands: OperandFormat = Operands.BF16,
+    regimes: Regimes = None,
+    tokens: Tokens = 256,
+    width: Width = 128,
+    seed: Seed = 0,
+    most: MostCombinations = 60,
     json_file: FoundFile = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")
-    ] = None,
+    plot: FrontFile = None,
 ) -> int:
     """Search the formats of a design's intermediate buffers (mailboxes), and print the Pareto front
     of bytes against error.
