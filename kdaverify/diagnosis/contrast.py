@@ -39,7 +39,8 @@ are separated by any of ten sentences."""
 MOST_APART: Final = 2
 """Outputs, or groups of them, that are reported of one case."""
 MOST_AXES: Final = 3
-"""Axes that are reported, in the operator's order: structure before values."""
+"""Axes that are reported where some have no rule, in the operator's order: structure before values.
+All with a rule are: of a port wrong for K > 64 the width was the fifth axis, behind lengths."""
 MOST_LEVELS: Final = 4
 MOST_LENGTHS: Final = 6
 
@@ -133,7 +134,8 @@ class Experiment:
             if self.varies
             else (f"{self.call} {what}", ("fail", "pass") if several else ("fails", "passes"))
         )
-        shown = "; ".join(found.reported(verbs) for found in self.contrasts[:MOST_AXES])
+        most = max(MOST_AXES, len(self.rules))
+        shown = "; ".join(found.reported(verbs) for found in self.contrasts[:most])
         return f"{head} {f'{verbs[0]} ' if self.contrasts[0].rule else ''}{shown}"
 
 
