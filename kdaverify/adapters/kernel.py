@@ -101,8 +101,8 @@ def kernel(
         beta: value or logit.
         packing: cu_seqlens, segment_ids or none. By default what the signature names of the two,
             else none: a kernel that names offsets is tested on packs.
-        dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32
-            (fp64 beside fp64).
+        dtypes: of q, k, v, beta and o, of fp32, bf16, fp16, of the delta rule fp64 too; there gates
+            and states come in fp32 (fp64 beside fp64).
         scale: argument (passed), fixed (the kernel always takes K^-1/2), folded (q comes
             multiplied). By default argument if the signature names scale, else fixed.
         padding: what rows of o past the last offset of a pack hold: zero, or undefined (not

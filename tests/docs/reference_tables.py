@@ -121,7 +121,9 @@ _TENSORS: Final = {
     "q_decayed": "q times its decay, as the product with do takes it",
     "dq_state, dk_state": "dq and dk of products with the state",
     "dw": "the gradient of w",
-    "h_dh": "products of h and dh, for the gate",
+    "h_dh": (
+        "products of h and dh before their sum, for the gate; of a gate a channel that sum, too"
+    ),
     "dG_state, dG_wy": "the gradient of G from the state, from w and u",
     "dG": "the gradient of G",
     "k_decayed": "k exp(G), as the gradient of R takes it",
