@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import as_computed
+from kdaverify.budgets.finite import ContractOverflow
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
@@ -28,7 +29,7 @@ from kdaverify.budgets.solves import (
     by_rows,
     identity,
 )
-from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.arithmetic import NATIVE, Arithmetic, is_finite
 from oracles.chunk import STAGES, Chunk, Stage, Stages, finite_gates
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.inputs import Inputs
@@ -100,6 +101,12 @@ class Emulator:
         """The call as this kernel goes on with it, its conventions converted."""
         if self.narrow_start and inputs.initial_state is not None:
             start = self.contract.stored("S", inputs.initial_state, self.io)
+            if not is_finite(start):
+                carry = self.contract.carry.name
+                raise ContractOverflow(
+                    f"initial_state: {self.contract.name} carries it in {carry}, which does not"
+                    " hold it; choose milder values"
+                )
             inputs = replace(inputs, initial_state=start)
         return as_computed(inputs, self.contract, self.io, self.exp, lean=self.lean)
 

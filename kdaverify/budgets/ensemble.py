@@ -16,7 +16,7 @@ from kdaverify.budgets.emulate import (
     multiplied_decays,
     sum_series,
 )
-from kdaverify.budgets.finite import finite_runs
+from kdaverify.budgets.finite import ContractOverflow, finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import as_declared, plainest
 from kdaverify.budgets.maps import mapped, mapped_back
@@ -32,10 +32,6 @@ from oracles.tokens import gathered_once
 APPROXIMATE = 2.0
 IN_STEPS = 2
 """Reference kernels with smaller chunks of a delta product: with a library's sums, and in order."""
-
-
-class ContractOverflow(Exception):
-    """No conforming kernel of the contract keeps this problem finite: it is inconclusive."""
 
 
 @dataclass(frozen=True)

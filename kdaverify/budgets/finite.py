@@ -12,6 +12,10 @@ from oracles.arithmetic import is_finite
 R = TypeVar("R")
 
 
+class ContractOverflow(Exception):
+    """No conforming kernel of the contract keeps this problem finite: it is inconclusive."""
+
+
 class OutputRuns(NamedTuple):
     """One output of the reference kernels that round to nearest, of the stochastic-rounding
     samples, and of samples of kernels of another form.

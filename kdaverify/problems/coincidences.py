@@ -95,6 +95,12 @@ COINCIDENT: Final[dict[str, Coincidence]] = {
         {"B": 3, "T": 5, **_HEADS, "state": "equal"},
         about=("B", "state"),
     ),
+    "new-beside-resumed": Coincidence(
+        "a pack whose first and last sequence start from 0, those between do not: whether there is"
+        " a state is read off one of them (V1, S3)",
+        {"lengths": (5, 4, 7), **_HEADS, "state": "every-other"},
+        about=("lengths", "state"),
+    ),
     "past-256-sequences": _pack(
         "more sequences than a byte counts, few of them with a token", _SPARSE, H=1, HV=1, K=8, V=4
     ),

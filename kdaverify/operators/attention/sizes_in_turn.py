@@ -37,6 +37,13 @@ SLOW: Final = 8
 FEWER: Final = 512
 """A kernel that is interpreted or compiled for every shape has one length of so many, up to so many
 keys: an interpreter takes minutes for more. Gradients have as few."""
+BORDERS: Final[dict[str, Any]] = {"H": 3, "h_kv": 1, "causal": True}
+"""Heads of a group that divide no tile: rows of queries and heads end within a query. A port whose
+bound of keys was that of the query before was accepted: it shows where the bound ends a block."""
+ROWS: Final = 45
+"""Queries: three heads of them are two tiles of 64 rows, and a rest."""
+OFFSETS: Final = 64
+"""Keys more than queries, up to so many: where the border of a tile of queries meets a block."""
 Problem = TypeVar("Problem", bound=SoftmaxProblem)
 
 
@@ -129,7 +136,20 @@ def dense_in_turn(adapter: Adapter, dtype: str, *, backward: bool) -> list[Atten
     few, keys = _within(adapter, start), _within(adapter, start.replace(s_q=1, **KEYS))
     pack = _affordable(adapter, lambda found: _packed(keys, found), few=backward)
     batches = [] if keys.packed else [keys.replace(s_k=n) for n in lengths(0)]
-    return _taken(adapter, [pack, *_with_widths(few, _dense_widths()), *batches])
+    widths = _with_widths(few, _dense_widths())
+    return _taken(adapter, [pack, *widths, *batches, *_borders(adapter, start)])
+
+
+def _borders(adapter: Adapter, start: AttentionProblem) -> list[AttentionProblem]:
+    """The causal border at every place of a block, one pack of them all or a batch each."""
+    apart = range(0, OFFSETS, SLOW if is_slow(adapter) else 1)
+    one = _within(adapter, start.replace(**BORDERS, s_q=ROWS, s_k=ROWS))
+    if not one.causal:
+        return []
+    if one.packed:
+        q, k = (ROWS,) * len(apart), tuple(ROWS + n for n in apart)
+        return [one.replace(q_lengths=q, k_lengths=k, s_q=sum(q), s_k=sum(k))]
+    return [one.replace(s_k=ROWS + n) for n in apart]
 
 
 def _packed(keys: AttentionProblem, found: tuple[int, ...]) -> AttentionProblem:

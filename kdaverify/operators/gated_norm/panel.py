@@ -82,6 +82,17 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
         for value in REGIMES
         if value != "normal"
     },
+    # a backward for heads of 64 columns and more had sigmoids from a table with hard ends
+    **{
+        f"{value}-of-a-model": {"B": 2, "T": 7, "H": 2, "V": 128, "value": value, **SIGMOID}
+        for value in REGIMES
+        if value != "normal"
+    },
+    **{
+        f"{value}-wide": {"T": 3, "V": 520, "value": value}
+        for value in REGIMES
+        if value != "normal"
+    },
     **EQUAL,
     **MULTIPLES,
     **NARROW,

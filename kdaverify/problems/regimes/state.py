@@ -58,6 +58,12 @@ def _equal(d: Draw) -> Array | None:
     return np.array(np.broadcast_to(one, (p.N, p.HV, p.K, p.V)))
 
 
+def _every_other(d: Draw) -> Array | None:
+    p = d.problem
+    odd = np.arange(p.N) % 2 == 1
+    return np.where(odd[:, None, None, None], _normal(d), 0.0)
+
+
 def _dyadic(d: Draw) -> Array | None:
     p = d.problem
     shape = (p.N, p.HV, p.K, p.V)
@@ -93,6 +99,8 @@ STATES = table(
            weight=0),
     Regime("equal", "one state for all sequences, as behind a common prefix (V1, S3)", _equal,
            weight=0),
+    Regime("every-other", "whether there is a state, read off the first sequence or the last (V1)",
+           _every_other, weight=0),
     Regime("dyadic", "states that leave no rounding when they are replaced (V4, V6, V7, H10)",
            _dyadic, weight=0),
     Regime("two-rows", "a large row beside a small one (GA10, H12)", _two_rows, weight=0),
