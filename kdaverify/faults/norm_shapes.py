@@ -26,6 +26,8 @@ PROGRAM: Final = 2048
 """Rows whose sum of the weight's gradient a program stores, where there are more."""
 WIDE_TILE: Final = 4096
 """Columns of a tile, where a row has several."""
+SATURATED: Final = 9.0
+"""Where a table of the sigmoid ends: 1 - sigmoid is 1.2e-4."""
 BLOCK: Final = 16
 """Rows of a block, and columns where a row is padded to a power of two."""
 
@@ -170,6 +172,13 @@ def without_zero_gates(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -
     return right(x, with_gradient(lambda dz: dz.masked_fill(unread, 0.0), z), w, eps, name)
 
 
+def with_flat_ends(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """A table of the sigmoid ends at 9: its slope is 0 beyond."""
+    if name == "sigmoid" and x.shape[-1] >= TILE:
+        z = torch.where(z.abs() > SATURATED, z.detach(), z)
+    return right(x, z, w, eps, name)
+
+
 def of_squeezed_loss(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     return with_gradient(squeezed, right(x, z, w, eps, name))
 
@@ -208,6 +217,10 @@ FAULTS: Final = (
     _norm(id="NORM-gates", title="rows whose gates are all 0 are left out of the backward",
           reference="class: numbers that mark memory", trigger="a row of gates that are exactly 0",
           outputs=("dgate",), patch=lambda _: without_zero_gates),
+    _norm(id="NORM-table", title="slopes of the sigmoid are 0 beyond 9", kind="C",
+          reference="class: functions by a table", outputs=("dgate",),
+          trigger="sigmoid gates beyond 9, rows of 64 columns and more, gradients",
+          patch=lambda _: with_flat_ends),
     _norm(id="NORM-fp16", title="dy goes through fp16 under one power of two an entry",
           reference="class: formats of incoming gradients", kind="C", dtypes=("bf16",),
           trigger="heads whose dy is 2^-18 of the largest, gradients", outputs=("dx", "dgate"),

@@ -31,7 +31,7 @@ from kdaverify.operators.attention.sizes_in_turn import PAGES, lengths
 from kdaverify.operators.attention.sparse import SPARSE
 
 FAULTS: Final = {fault.id: fault for fault in FOUND}
-IN_TURN: Final = ("TURN-pages", "TURN-columns", "TURN-splits")
+IN_TURN: Final = ("TURN-pages", "TURN-columns", "TURN-borders", "TURN-splits")
 SHOWN: Final = {"ZERO-lse": ("zeros", "forward", {}),
                 "SUMS-dq": ("sums-that-cancel", "gradients", {"of": "o"})}  # fmt: skip
 

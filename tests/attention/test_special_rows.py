@@ -42,6 +42,7 @@ BACKWARD: Final = {
     "LOSS-lists": "uneven-loss",
     "CONV-fp16": "uneven-loss",
     "NORM-gates": "zero-rows-values",
+    "NORM-table": "deep-of-a-model",
     "NORM-fp16": "uneven-loss",
 }
 CASES: Final = (

@@ -139,6 +139,7 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "NORM-sums": ("calls", {}, {"rule": "long-sums-backward"}),
     "NORM-rows": _forward(B=1, T=65539, H=1, V=2),
     "NORM-gates": _gradients(value="zero-rows"),
+    "NORM-table": _gradients(value="deep", activation="sigmoid", V=64),
     "NORM-fp16": _gradients(loss="uneven"),
     "NORM-groups": _forward(B=1, T=4, H=1, V=256),
     "NORM-weight": _forward(B=1, T=4, H=1, V=8, value="centred-weight"),

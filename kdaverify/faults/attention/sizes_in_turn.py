@@ -25,6 +25,8 @@ from kdaverify.faults.fault import Fault
 COLUMNS: Final = 64
 """Of keys beyond those of values, which one tile holds."""
 SPLIT: Final = 384
+TILE, BLOCK = 64, 16
+"""Rows of a tile, of queries and heads of a group, and keys of a block."""
 FLUSHED: Final = 1024
 """Keys after which dq leaves the registers."""
 
@@ -39,6 +41,21 @@ def _one_tile(request: KernelRequest) -> KernelRequest:
     k = request.k.clone()
     k[..., request.v.shape[-1] + COLUMNS :] = 0
     return replace(request, k=k)
+
+
+def _bound_of_whole_queries(request: KernelRequest) -> Tensor:
+    """Rows are queries times the heads of a group. The keys of a tile end at a block after those of
+    its last whole query.
+    """
+    seen, group = bottom_right(request), len(request.q) // len(request.k)
+    if not request.causal:
+        return seen
+    ends = torch.arange(TILE, request.s_q * group, TILE)
+    cut = ends[ends % group != 0] // group
+    own = cut + request.s_k - request.s_q
+    lost = (own > 0) & (own % BLOCK == 0)
+    seen[cut[lost], own[lost]] = False
+    return seen
 
 
 def _empty_split(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
@@ -83,6 +100,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="TURN-columns", title=f"keys beside values have one tile of {COLUMNS} columns",
            stage="scores", reference="class: widths of keys", trigger="d_k - d_v > 64",
            patch=lambda _: AttentionPatch(request=_one_tile)),
+    _fault(id="TURN-borders", title="the keys of a tile end with its last whole query",
+           stage="scores", reference="class: borders of packed groups", operator="attention",
+           trigger="causal, a group of 3, a query cut by a tile whose own key begins a block",
+           patch=lambda _: AttentionPatch(visible=_bound_of_whole_queries)),
     _fault(id="TURN-splits", title=f"an empty split where {SPLIT} keys divide a request",
            stage="combine", reference="class: lengths of requests",
            trigger=f"requests of a multiple of {SPLIT} keys",

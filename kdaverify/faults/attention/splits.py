@@ -17,6 +17,9 @@ from oracles.attention.pipeline import AttentionPipeline, Partial, Running, at_o
 
 SPLIT: Final = replace(PLAIN, splits=4, cut="blocks")
 """Whole blocks of 16 in four parts: fewer than 49 keys leave parts empty."""
+FIVE: Final = replace(PLAIN, splits=5)
+MANY: Final = 1024
+"""Keys beyond which parts are merged as a tree."""
 ONE_TILE: Final = 64
 """Keys of a tile; what has no more is not split."""
 PITCH: Final = 8
@@ -71,6 +74,31 @@ def _rows_apart(right: Call, given: dict[str, Any]) -> Any:
 
 def _last_split(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     return replace(at_once(run, parts), lse=parts[-1].lse)
+
+
+def _odd_part_of_a_tree() -> AttentionPatch:
+    """Parts of many keys are merged by pairs, level by level. The odd one of a later level has no
+    more weight than the pair before it.
+    """
+    keys = list[int]()
+
+    def remember(request: KernelRequest) -> KernelRequest:
+        keys[:] = [request.s_k]
+        return request
+
+    def combine(run: AttentionPipeline, parts: list[Partial]) -> Partial:
+        if keys[0] <= MANY:
+            return at_once(run, parts)
+        level = 0
+        while len(parts) > 1:
+            pairs = [at_once(run, [*pair]) for pair in zip(parts[::2], parts[1::2], strict=False)]
+            if len(parts) % 2:
+                least = torch.minimum(parts[-1].lse, pairs[-1].lse)
+                pairs.append(replace(parts[-1], lse=least) if level else parts[-1])
+            parts, level = pairs, level + 1
+        return parts[0]
+
+    return patched(design=FIVE, request=remember, combine=combine)
 
 
 def _unsplit_left_out(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -242,6 +270,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="partials stored and read with different strides (emulated: from 256 keys)",
            reference="hipfire#264", trigger="256 keys or more", outputs=("o",),
            patch=_returned(_half_the_columns)),
+    _fault(id="TREE-odd", kind="A", title="the odd split of a later level has the LSE of a pair",
+           reference="class: trees of splits",
+           trigger="more than 1,024 keys, of which the last of five splits has the most weight",
+           patch=lambda _: _odd_part_of_a_tree()),
     _fault(id="MERGE-near", kind="A", title=f"parts less than {NEARLY:g} apart are averaged",
            reference="class: merges of states", operator="merge_state", dtypes=("fp32",),
            trigger="parts whose LSE are nearly equal", patch=lambda _: AttentionPatch(

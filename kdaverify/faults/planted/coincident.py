@@ -113,6 +113,14 @@ def _of_one_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, initial_state=state[:1].expand_as(state)))
 
 
+def _none_by_the_first(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Whether there is a state is read off the first sequence of a pack."""
+    state = x.initial_state
+    if state is None or x.cu_seqlens is None or x.N == 1 or state[0].any():
+        return right(x)
+    return right(replace(x, initial_state=torch.zeros_like(state)))
+
+
 def _requests_of_one_token(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """A pack of as many sequences as tokens is a batch of requests of one token each."""
     if x.cu_seqlens is None or x.N != x.T:
@@ -141,5 +149,6 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "the first length and the last are those of all": lambda: port(_by_lengths(_by_its_ends)),
     "a pack of equal lengths is a batch of T // N tokens": lambda: port(_folded),
     "equal states are loaded once": lambda: port(_of_one_state),
+    "a first state of 0 is none of any sequence": lambda: port(_none_by_the_first),
 }
 """By what is wrong."""
