@@ -50,7 +50,7 @@ def _bound_of_whole_queries(request: KernelRequest) -> Tensor:
     seen, group = bottom_right(request), len(request.q) // len(request.k)
     if not request.causal:
         return seen
-    ends = torch.arange(TILE, request.s_q * group, TILE)
+    ends = torch.arange(TILE, max(request.s_q * group, TILE), TILE)
     cut = ends[ends % group != 0] // group
     own = cut + request.s_k - request.s_q
     lost = (own > 0) & (own % BLOCK == 0)
