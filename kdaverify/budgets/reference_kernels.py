@@ -85,8 +85,9 @@ def _in_chunks(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...
     """The kernels of every contract in chunks, on the matrix units that round to its operands."""
     contract, unit = plain.contract, _first(units, plain)
     half, quarter = (replace(contract, chunk_size=size) for size in smaller_chunks(contract))
+    rows = ", by rows" if quarter == half else ""
     quarters = replace(
-        plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE
+        plain, name=f"chunks of {quarter.chunk_size}{rows}", contract=quarter, stages=ROWWISE
     )
     return (
         plain,
