@@ -44,6 +44,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "torch-sdpa-efficient": "kdaverify.adapters.torch_attention:SDPA_EFFICIENT",
     "torch-sdpa-cudnn": "kdaverify.adapters.torch_attention:SDPA_CUDNN",
     "torch-flex": "kdaverify.adapters.torch_attention:FLEX",
+    "torch-flex-compiled": "kdaverify.adapters.torch_attention:FLEX_COMPILED",
     "torch-ring-merge": "kdaverify.adapters.torch_attention:RING_MERGE",
     "jax-nn-attention": "kdaverify.adapters.jax_attention:NN",
     "pallas-flash": "kdaverify.adapters.jax_attention:PALLAS_FLASH",

@@ -20,6 +20,8 @@ from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.problems.axes import TORCH
 
 _NO_KERNEL: Final = re.compile(r"no available kernel|no kernel found", re.IGNORECASE)
+PROGRAMS: Final = 256
+"""Compiled forms of one function: widths, formats, masks, groups, with and without a backward."""
 RING: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
 
 
@@ -81,6 +83,37 @@ def _flex(
     return o.transpose(1, 2), lse
 
 
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    """One program for all lengths of a width and format; what no program takes is an error, not the
+    eager form.
+    """
+    dynamo: Any = importlib.import_module("torch._dynamo")
+    dynamo.config.recompile_limit = PROGRAMS
+    dynamo.config.fail_on_recompile_limit_hit = True
+    attend = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
+    return torch.compile(attend, dynamic=True)
+
+
+def _flex_compiled(
+    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """The Triton kernels of a device. The border is a tensor: a number would be a program each."""
+    offset = torch.tensor(k.shape[1] - q.shape[1], device=q.device)
+
+    def border(score: Tensor, _b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(j <= i + offset, score, -torch.inf)
+
+    o, lse = _compiled()(
+        *by_heads(q, k, v),
+        score_mod=border if causal else None,
+        scale=softmax_scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+        return_lse=True,
+    )
+    return o.transpose(1, 2), lse
+
+
 def _ring_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """What context_parallel does with the parts of a sequence, in fp32."""
     merger = importlib.import_module(RING)._SDPAMerger(True, seq_dim=1)  # noqa: FBT003, SLF001
@@ -126,6 +159,16 @@ FLEX: Final = _adapter(
     "attention", _flex, "torch-flex", contract=contracts("math-{0}"), gradients=False
 )
 """Its backward is CUDA's alone."""
+FLEX_COMPILED: Final = _adapter(
+    "attention",
+    _flex_compiled,
+    "torch-flex-compiled",
+    device="cuda",
+    contract=contracts("online64-{0}"),
+    widths=(64, 128),
+    supports=some_keys,
+)
+"""In few widths: each is compiled for every format, direction and mask, seconds each."""
 SDPA_EFFICIENT: Final = _adapter(
     "attention",
     _sdpa(SDPBackend.EFFICIENT_ATTENTION),

@@ -38,7 +38,7 @@ PACKAGES: Final = (
     "transformers-eager-attention",
     "mlx-attention",
 )
-DEVICE: Final = ("torch-sdpa-efficient", "torch-sdpa-cudnn")
+DEVICE: Final = ("torch-sdpa-efficient", "torch-sdpa-cudnn", "torch-flex-compiled")
 MERGES: Final = ("torch-ring-merge", "vllm-triton-merge", "vllm-torch-merge")
 """Of problems without empty parts: two of them are right there."""
 
