@@ -20,6 +20,7 @@ from kdaverify.adapters.operator_kernel import shipped
 from kdaverify.problems.axes import TORCH
 
 _NO_KERNEL: Final = re.compile(r"no available kernel|no kernel found", re.IGNORECASE)
+FEWEST_COLUMNS, MOST_IN_FP32 = 16, 128
 PROGRAMS: Final = 256
 """Compiled forms of one function: widths, formats, masks, groups, with and without a backward."""
 RING: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
@@ -130,6 +131,16 @@ def _in_rows_of_16_bytes(problem: Any) -> str | None:
     return None if fits else f"widths that are multiples of {wanted}: it has no kernel for others"
 
 
+def _tiles_that_fit(problem: Any) -> str | None:
+    """Of compiled flex_attention: torch 2.11 takes rows of 16 columns and more. In fp32 no tile of
+    136 columns and more fits the shared memory of an H200.
+    """
+    if min(problem.d_k, problem.d_v) < FEWEST_COLUMNS:
+        return f"at least {FEWEST_COLUMNS} columns"
+    wide = problem.dtype == "fp32" and problem.d_k > MOST_IN_FP32
+    return f"at most {MOST_IN_FP32} columns of keys in fp32" if wide else None
+
+
 def _more_than_one_key(problem: Any) -> str | None:
     """Of cuDNN."""
     return "more than one key: it has no kernel for one" if problem.s_k == 1 else None
@@ -166,7 +177,7 @@ FLEX_COMPILED: Final = _adapter(
     device="cuda",
     contract=contracts("online64-{0}"),
     widths=(64, 128),
-    supports=some_keys,
+    supports=refusing(some_keys, _tiles_that_fit),
 )
 """In few widths: each is compiled for every format, direction and mask, seconds each."""
 SDPA_EFFICIENT: Final = _adapter(
