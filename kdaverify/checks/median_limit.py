@@ -29,11 +29,10 @@ def _rank(n: int, confidence: float) -> int:
     def reached(k: int) -> float:
         # Beyond 20 standard deviations nothing is left to add.
         last = min(n, math.ceil(k + 10 * math.sqrt(n)))
-        if k == n:
-            return 1.0
         return sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, last + 1))
 
-    return bisect_left(range(1, n + 1), 1 - confidence, key=reached)
+    # Where none of the others reaches it, the largest value does.
+    return bisect_left(range(1, n), 1 - confidence, key=reached)
 
 
 def _log_binomial(n: int, j: int, p: float) -> float:

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.bias import biases
-from kdaverify.budgets.budget import Budget, EnsembleErrors, Runs, allow, sharp_rms
+from kdaverify.budgets.budget import (
+    Budget,
+    EnsembleErrors,
+    Runs,
+    allow,
+    ensemble_errors,
+    sharp_rms,
+)
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import ErrorStatistics
 from oracles.enclosure import Enclosure
@@ -67,6 +74,20 @@ def test_every_limit_is_its_factor_times_margin_and_worst() -> None:
     assert found.median == pytest.approx(1.5 * 1.3 * 0.03 + UNIT / 2)
     assert found.tail == pytest.approx(2.0 * 1.4 * 0.07 + UNIT)
     assert found.bias == pytest.approx(0.02 + 5 * 0.005 / math.sqrt(2))
+
+
+def test_the_margin_of_a_row_is_less_what_the_row_was_raised_by() -> None:
+    ones = torch.ones(3, 1, dtype=torch.float64)
+
+    def run(*errors: float) -> Tensor:
+        return ones + torch.tensor(errors, dtype=torch.float64)[:, None]
+
+    # Deviations / means of the samples' rows with errors are 1 / sqrt(2) and 0: typical rows have
+    # 1 + 3 / 2 times the mean of 0.02. The last row is exact in every run.
+    drawn = [run(0.01, 0.02, 0.0), run(0.03, 0.02, 0.0)]
+    found = ensemble_errors(exactly(ones), [run(0.06, 0.02, 0.0)], drawn, io=BF16, lost=0.0)
+    assert found.worst.rows.tolist() == pytest.approx([0.06, 0.05, 0.0])
+    assert found.margin.rows.tolist() == pytest.approx([1 + 3 / math.sqrt(2), 0.02 / 0.05, 1.0])
 
 
 def test_a_single_product_gets_factor_and_margin_both() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.measures import RULERS, Probed
+from kdaverify.problems.probes import Measure
 from oracles.enclosure import Enclosure
 
 BF16 = FORMATS["bf16"]
@@ -43,10 +44,29 @@ def test_a_bias_is_the_mean_of_signed_relative_errors_of_what_is_not_zero() -> N
 
 
 @pytest.mark.parametrize("name", RULERS)
-def test_a_kernel_may_show_as_much_as_one_rounding_even_beside_an_exact_ensemble(name: str) -> None:
+def test_a_kernel_may_show_as_much_as_one_rounding_even_beside_an_exact_ensemble(
+    name: Measure,
+) -> None:
     third = EXACT / 3
-    ruler, at = RULERS[name], probed(third)  # pyright: ignore[reportArgumentType]
+    ruler, at = RULERS[name], probed(third)
     allowed = ruler.allowed(at, [third], [third, third])
     rounded = ruler.figures(BF16.round(third) - third, at)
     assert allowed.shape == rounded.shape and bool((rounded <= allowed).all())
     assert bool((ruler.figures(0.1 * third, at) > allowed).any())
+
+
+@pytest.mark.parametrize(("name", "least"), [("memory", 0.05), ("update", BF16.unit)])
+def test_a_tolerance_is_the_worst_of_all_runs_times_a_margin_and_like_rows_share_a_median(
+    name: Measure, least: float
+) -> None:
+    exact = torch.tensor([[[[1.0, 0.0]] * 3]], dtype=torch.float64)
+    at = probed(exact)
+
+    def run(*rows: float) -> Tensor:
+        return exact + torch.tensor(rows, dtype=torch.float64)[:, None] * exact
+
+    # The mean of the first row's samples is 0.02, their deviation 0.02 / sqrt(2).
+    drawn = [run(0.01, 0.0, 0.0), run(0.03, 0.0, 0.0)]
+    allowed = RULERS[name].allowed(at, [run(0.0, 0.02, 0.0)], drawn)
+    margin = 1 + 3 / 2**0.5
+    assert allowed.tolist() == pytest.approx([2.5 * margin * 0.03, 2.5 * 0.02, least])

@@ -56,6 +56,7 @@ def test_exact_and_overflowing_draws_say_nothing(draws: list[float]) -> None:
 
 def test_conforming_kernels_were_favourable_where_random_roundings_are_worse() -> None:
     assert were_favourable([0.1, 0.5], QUIET) and not were_favourable([0.5, 0.9], QUIET)
+    assert not were_favourable([0.0], [0.0]), "nothing is worse than exact there"
 
 
 def test_on_a_problem_of_ordinary_size_a_new_draw_passes_and_30_per_cent_more_does_not() -> None:

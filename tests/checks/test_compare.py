@@ -15,7 +15,7 @@ from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.gradient_standard import gradient_standard
 from kdaverify.budgets.standard import Reference, standard
-from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.compare import Comparison, compare, relative_error
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
 from oracles.inputs import Inputs
@@ -56,6 +56,10 @@ def test_a_conforming_output_gets_an_a(
         comparison = compare(name, output, held, inputs)
         assert (comparison.status, comparison.grade) == (Status.PASS, "A")
         assert comparison.ratio <= 1
+        assert (
+            f" ({comparison.ratio:.3g}x tolerance); grade A: every statistic within tolerance"
+            in str(comparison)
+        )
 
 
 def test_one_wrong_element_is_found_and_placed(
@@ -91,6 +95,7 @@ def test_a_non_finite_element_is_reported_before_anything_else(
         "F",
     )
     assert "sequence 0, token 3 of 30" in str(comparison)
+    assert "grade" not in str(comparison), "the head gives the reason of an F"
 
 
 def test_a_padding_row_must_be_exactly_zero(
@@ -119,6 +124,13 @@ def test_the_negated_and_the_shuffled_output_fail(
     inputs, held, o, _ = pack
     for wrong in (-o, o.flip(-1), o.flip(2), torch.zeros_like(o)):
         assert compare("o", wrong, held, inputs).grade == "F"
+
+
+@pytest.mark.parametrize("times", [1.0, 1e-170])
+def test_a_relative_error_is_that_of_rms_values_of_any_size(times: float) -> None:
+    exact = times * torch.tensor([[-3.0, 4.0]], dtype=torch.float64)
+    error = times * torch.tensor([[0.6, -0.8]], dtype=torch.float64)
+    assert relative_error(error, exact) == pytest.approx(0.2)
 
 
 def test_a_wrong_shape_is_the_caller_s_mistake(
@@ -188,7 +200,8 @@ def test_the_ceiling_is_named_where_it_alone_is_broken(
         held.truth,
         {**held.budgets, "o": replace(wide, allowed=replace(wide.allowed, largest=1e3 / 1.5))},
     )
-    assert compare("o", wrong, both, inputs).statistic == "largest", (
+    found = compare("o", wrong, both, inputs)
+    assert (found.statistic, found.budget) == ("largest", 1e3 / 1.5), (
         "the ceiling is named where it alone is broken"
     )
 

@@ -15,7 +15,8 @@ import kdaverify as kv
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.checks.laws.independence import before, resampled
-from kdaverify.checks.laws.law import law_problems
+from kdaverify.checks.laws.law import law_problems, stated
+from kdaverify.checks.laws.rearranged import turned
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -128,10 +129,33 @@ def test_a_kernel_that_breaks_the_law_is_rejected(law: str) -> None:
     assert rejected(adapter, law, problem)
 
 
-def test_a_pack_without_empty_sequences_shows_a_neighbour_too() -> None:
-    assert rejected(BROKEN["neighbours"][0], "neighbours", PACKED.replace(lengths=(7, 4, 9))) == {
-        "final_state"
-    }
+@pytest.mark.parametrize(("law", "lengths"), [("neighbours", (7, 4, 9)), ("padding", (7, 4, 8))])
+def test_a_pack_without_empty_sequences_shows_a_neighbour_and_padding_too(
+    law: str, lengths: tuple[int, ...]
+) -> None:
+    assert rejected(BROKEN[law][0], law, PACKED.replace(lengths=lengths)) == {"final_state"}
+
+
+@pytest.mark.parametrize(
+    ("law", "problem", "axis", "pair"),
+    [
+        ("other-entries", DENSE, 0, (0, 1)),
+        ("other-heads", DENSE, 1, (0, 1)),
+        ("neighbours", PACKED, 0, (0, 2)),
+    ],
+)
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_leak_from_one_to_the_other_alone_is_rejected_either_way(
+    law: str, problem: Problem, axis: int, pair: tuple[int, int], *, forward: bool
+) -> None:
+    source, target = pair if forward else pair[::-1]
+
+    def leaks(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
+        o, final = right(x)
+        final.select(axis, target).add_(1e-7 * final.select(axis, source))
+        return o, final
+
+    assert rejected(Wrong(leaks), law, problem) == {"final_state"}
 
 
 @pytest.mark.parametrize("T", [20, 21])
@@ -211,12 +235,17 @@ def test_a_kernel_that_gives_other_bits_at_every_call_is_left_to_its_budget() ->
     ("law", "problem", "reason"),
     [
         ("neighbours", DENSE, "wanted a pack"),
+        ("neighbours", PACKED.replace(lengths=(0, 7, 0)), "wanted a pack of two sequences"),
+        ("neighbours", PACKED.replace(lengths=(0, 0)), "wanted a pack of two sequences"),
         ("padding", PACKED.replace(T=16), "tokens past its last offset"),
         ("other-heads", DENSE.replace(H=1, HV=1), "one value head"),
         ("other-entries", DENSE.replace(B=1), "one batch entry"),
         ("later-tokens", PACKED, "wanted a dense problem"),
         ("appended-tokens", PACKED, "cannot be appended"),
         ("scaled-values", DENSE.replace(dtype="fp16"), "may be subnormal"),
+        ("scaled-values", DENSE.replace(B=1, gate="bound-5"), "sum to -105 over a sequence"),
+        ("no-decay", DENSE.replace(gate_range=(-5.0, -0.1)), "at most -0.1"),
+        ("no-writes", DENSE.replace(beta_range=(0.1, 1.0)), "at least 0.1"),
     ],
 )
 def test_a_law_that_does_not_apply_is_skipped_and_says_why(
@@ -224,6 +253,25 @@ def test_a_law_that_does_not_apply_is_skipped_and_says_why(
 ) -> None:
     (outcome,) = check("laws", find("eager"), problem, {"law": law})
     assert outcome.status is Status.SKIP and reason in outcome.message
+
+
+def test_a_law_applies_up_to_the_last_problem_of_its_kind() -> None:
+    short = PACKED.replace(gate="bound-5", lengths=(10, 10))
+    assert LAWS["scaled-values"].untestable(short) is None, "-50 in each sequence, -100 in all"
+    assert LAWS["no-decay"].untestable(DENSE.replace(gate_range=(-5.0, 0.0))) is None
+    assert LAWS["no-writes"].untestable(DENSE.replace(beta_range=(0.0, 1.0))) is None
+
+
+def test_a_statement_is_a_docstring_as_part_of_a_sentence() -> None:
+    def law() -> None:
+        """Every V is kept."""
+
+    assert stated(law) == "every V is kept"
+
+
+def test_turned_channels_keep_their_products() -> None:
+    own = torch.eye(11, dtype=torch.float64)
+    assert torch.equal(turned(own) @ turned(own).mT, own)
 
 
 def test_a_folded_scale_is_divided_only_where_q_stays_normal() -> None:

@@ -123,6 +123,26 @@ def test_every_measure_reports_a_fault_by_itself(measure: str, name: str, fault:
     assert wrong[measure] >= APART
 
 
+def test_a_relation_scales_values_and_state_and_places_what_the_scaled_run_missed() -> None:
+    calls: list[Inputs] = []
+
+    def doubled(x: Inputs, contract: Contract, io: Format) -> Outputs:
+        """Twice the right outputs, of small values."""
+        calls.append(x)
+        o, final = conforming(x, contract, io)
+        return (2 * o, 2 * final) if float(x.v.abs().max()) < 1e-3 else (o, final)
+
+    found = tested(PROBES["powers-of-two"], "chunk64-bf16", "bf16", doubled)
+    first, second, *_ = calls
+    assert torch.equal(second.v, 2.0**-20 * first.v)
+    assert torch.equal(second.state, 2.0**-20 * first.state)
+    (state,) = (x.comparison for x in found if x.output == "final_state")
+    assert state is not None and state.worst is not None
+    assert state.statistic == "relation" and state.ratio >= APART
+    assert state.found == 2 * state.exact
+    assert f"S_0 {float(second.state[state.worst.index]):.3g}," in state.worst.made_by
+
+
 def test_a_rejection_says_what_the_probe_exposes_and_where_it_shows() -> None:
     (state,) = (
         x
