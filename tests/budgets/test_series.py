@@ -84,10 +84,14 @@ def test_a_series_conforms_where_it_is_declared() -> None:
     assert ratio(SERIES, series) <= 1 < ratio(PLAIN, series)
 
 
-def narrow_series(A: Tensor) -> Tensor:
-    """Powers in fp16, as a matrix unit takes them."""
+def on_fp16_operands(a: Tensor, b: Tensor) -> Tensor:
+    """As a matrix unit takes them."""
     fp16 = FORMATS["fp16"].round
-    return by_neumann(A, lambda a, b: fp16(a) @ fp16(b))
+    return fp16(a) @ fp16(b)
+
+
+def narrow_series(A: Tensor) -> Tensor:
+    return by_neumann(A, on_fp16_operands)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,8 +104,8 @@ def test_powers_of_16_bits_conform_among_operands_of_16_bits(seed: int) -> None:
     reference = standard(inputs, declared, io, noise)
 
     def solve(c: Chunk) -> None:
-        dot = lambda a, b: io.round(a) @ io.round(b)  # noqa: E731
-        c.R = c.store("R", by_blocks(c.Akk, dot, size=8, own=narrow_series))
+        R = by_blocks(c.Akk, on_fp16_operands, size=8, own=narrow_series)
+        c.R = c.store("R", R)
 
     store = Arithmetic(store=lambda name, x: declared.stored(name, x, io))
     stages = replace(STAGES, solve=solve)

@@ -36,18 +36,18 @@ Kernel = Callable[[Inputs], Tensor]
 def chunks(x: Inputs, decays: Decays, reset: float = -110.0) -> Tensor:
     """o of a port with chunks of 32 tokens; `decays`: [C, C, K] of the sums of gates [C, K]."""
     q, k, v, g, beta = (y[0, :, 0].float() for y in (x.q, x.k, x.v, x.g, x.beta))
-    S, found = x.state[0, 0].float(), []
+    state, found = x.state[0, 0].float(), []
     for rows in torch.arange(x.T).split(SIZE):
         G = g[rows].clamp(min=reset).cumsum(0)
         below = torch.ones(len(rows), len(rows)).tril()[..., None]
         D = (decays(G) * below).nan_to_num()
         A = (torch.einsum("id,jd,ijd->ij", k[rows], k[rows], D) * beta[rows, None]).tril(-1)
         e = G.exp()
-        right = beta[rows, None] * (v[rows] - (k[rows] * e) @ S)
+        right = beta[rows, None] * (v[rows] - (k[rows] * e) @ state)
         u = torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True)
         scores = torch.einsum("id,jd,ijd->ij", q[rows], k[rows], D)
-        found.append(x.factor * ((q[rows] * e) @ S + scores @ u))
-        S = e[-1, :, None] * S + (k[rows] * D[-1]).mT @ u
+        found.append(x.factor * ((q[rows] * e) @ state + scores @ u))
+        state = e[-1, :, None] * state + (k[rows] * D[-1]).mT @ u
     return torch.cat(found)[None, :, None]
 
 
@@ -62,11 +62,11 @@ def factors(G: Tensor) -> Tensor:
 def tokens(x: Inputs, keep: Decays = torch.clone) -> Tensor:
     """o of the recurrence in fp32, whose state goes through `keep` after every token."""
     q, k, v, g, beta = (y[0, :, 0].float() for y in (x.q, x.k, x.v, x.g, x.beta))
-    S, found = x.state[0, 0].float(), []
+    state, found = x.state[0, 0].float(), []
     for t in range(x.T):
-        S = g[t].exp()[:, None] * S
-        S = keep(S + torch.outer(k[t], beta[t] * (v[t] - k[t] @ S)))
-        found.append(x.factor * (q[t] @ S))
+        state = g[t].exp()[:, None] * state
+        state = keep(state + torch.outer(k[t], beta[t] * (v[t] - k[t] @ state)))
+        found.append(x.factor * (q[t] @ state))
     return torch.stack(found)[None, :, None]
 
 
