@@ -39,6 +39,7 @@ from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
+from kdaverify.budgets.read_before_decay import read_before_decay
 from kdaverify.budgets.reference_kernels import scores_kept
 from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
@@ -116,7 +117,9 @@ def emulate_gradients(
     with gathered_once():
         runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
     stateful = replace(inputs, initial_state=inputs.state)
-    for name, member in _differentiated(members[0], contract, io).items():
+    plain = _differentiated(members[0], contract, io)
+    plain |= {f"autograd, {x.name}": x for x in read_before_decay(members[0], inputs)}
+    for name, member in plain.items():
         found = _wide(differentiate(member.run, stateful, cotangents))
         runs[name] = received_gradients(
             found, inputs, member.computed(inputs), contract, member.returned
