@@ -31,7 +31,9 @@ FP32: Final = FORMATS["fp32"]
 def loop(*, narrow: bool = False) -> Adapter:
     """Also with a gradient of beta in bf16."""
 
-    @kv.kernel(gates="head", gate="decay", packing="none", dtypes="fp32")
+    @kv.kernel(
+        gates="head", gate="decay", scale="folded", state="vk", packing="none", dtypes="fp32"
+    )
     def reads_first(
         q: Tensor,
         k: Tensor,
@@ -39,25 +41,26 @@ def loop(*, narrow: bool = False) -> Adapter:
         alpha: Tensor,
         beta: Tensor,
         *,
-        scale: float,
         initial_state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         if narrow:
             beta = with_gradient(lambda dy: dy.bfloat16().to(dy.dtype), beta)
-        shape = (q.shape[0], v.shape[2], q.shape[3], v.shape[3])
+        shape = (q.shape[0], v.shape[2], v.shape[3], q.shape[3])
         state = q.new_zeros(shape) if initial_state is None else initial_state
         found: list[Tensor] = []
         for t in range(q.shape[1]):
-            key, b, a = k[:, t, :, :, None], beta[:, t, :, None, None], alpha[:, t, :, None, None]
-            state = a * (state - b * key * (key.mT @ state)) + b * key * v[:, t, :, None]
-            found.append(scale * (q[:, t, :, None] @ state)[:, :, 0])
+            key, b, a = k[:, t], beta[:, t, :, None, None], alpha[:, t, :, None, None]
+            p = (state @ key[..., None])[..., 0]
+            state = a * (state - b * p[..., None] * key[..., None, :])
+            state = state + b * v[:, t, :, :, None] * key[..., None, :]
+            found.append((state @ q[:, t, :, :, None])[..., 0])
         return torch.stack(found, 1), state
 
     return reads_first
 
 
 def rejected(adapter: Any) -> set[str]:
-    found = check("gradients", adapter, PROBLEM, {"of": "both"})
+    found = check("combined", adapter, PROBLEM, {"direction": "gradients of both"})
     return {one.output for one in found if one.status.rejects}
 
 
