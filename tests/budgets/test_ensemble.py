@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.ensemble import emulate
+from kdaverify.budgets.emulate import RESIDUAL
+from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.standard import standard
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem
+from oracles.arithmetic import Arithmetic
 from oracles.recurrence import recurrence
 
 PROBLEM = Problem(
@@ -65,3 +69,28 @@ def test_factors_cost_roundings() -> None:
     assert _worst("chunk16-bf16-bf16factors", "factored decays") > _worst(
         "chunk16-bf16-fp32factors", "factored decays"
     )
+
+
+ONE_CHANNEL = Problem(
+    B=1, T=15, H=1, HV=1, K=1, V=32, dtype="fp16", seed=0,
+    gate="zero", key="random", beta="one", state="random", value="powers-of-two",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_difference_rounded_before_its_solve_conforms(seed: int) -> None:
+    """Keys of one channel erase all that was written: what is rounded first is all that is left."""
+    inputs, io = ONE_CHANNEL.replace(seed=seed).inputs(), FORMATS["fp16"]
+    declared = contract_from_name("chunk16-fp16-fp32solve")
+    known = standard(inputs, declared, io, emulate(inputs, declared, io))
+    store = Arithmetic(store=lambda name, x: declared.stored(name, x, io))
+    _, final = run_form(declared, inputs, dtype=torch.float32, arithmetic=store, stages=RESIDUAL)
+    allowed, exact = known.budgets["final_state"], known.exact("final_state")
+    error = exact.error(final.double())
+    assert max(allowed.ratios(allowed.measure(error, exact)).values()) <= 1
+
+
+def test_a_state_beyond_the_carried_format_overflows() -> None:
+    inputs = ONE_CHANNEL.replace(state="beyond-fp16").inputs()
+    with pytest.raises(ContractOverflow, match="carries it in fp16"):
+        emulate(inputs, contract_from_name("chunk16-fp16-fp16carry"), FORMATS["fp16"])

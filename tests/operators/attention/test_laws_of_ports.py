@@ -20,6 +20,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.operator import call_operator
+from kdaverify.operators.attention.problem import AttentionProblem
 from tests.operators import plain_ports
 
 Change = Callable[[Tensor], Tensor]
@@ -93,6 +94,23 @@ def test_a_right_kernel_of_o_alone_keeps_every_law(op: str, law: str) -> None:
 def test_a_wrong_kernel_of_o_alone_breaks_its_law(op: str, law: str) -> None:
     found = _rejected(op, law, _of_o_alone(op, BROKEN[op, law]))
     assert {outcome.output for outcome in found} == {"o"}
+
+
+def test_a_power_moves_between_keys_that_stay_exact() -> None:
+    """In fp16 a sixteenth of what is below 2^-10 has fewer bits: a right port was rejected."""
+    given: list[Tensor] = []
+
+    @kv.kernel(op="attention", dtypes="fp16", contract="online-fp32")
+    def port(
+        q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+    ) -> tuple[Tensor, Tensor]:
+        given.append(q.double() * k.double())
+        return _attention(q, k, v, softmax_scale=softmax_scale, causal=causal, sink=None)
+
+    problem = AttentionProblem(dtype="fp16", H=1, d_k=64, d_v=64, seed=0)
+    assert bool((problem.inputs().k.abs() < 2.0**-10).any())
+    check("laws", port, problem, {"law": "moved-power"})
+    assert len(given) == 2 and torch.equal(*given)
 
 
 ROUNDED: Final = ("convexity", "one-key", "shifted-keys")
