@@ -60,28 +60,44 @@ def _declining() -> Generator[None]:
         raise
 
 
-def _flex(
-    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+def _flexed(
+    attend: Callable[..., Any],
+    *heads: Tensor,
+    offset: int | Tensor,
+    softmax_scale: float,
+    causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """In eager mode; the causal border is a score_mod of the caller."""
-    attend = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
-    offset = k.shape[1] - q.shape[1]
+    """flex_attention of q, k and v. The causal border is a score_mod of the caller.
+
+    Args:
+        offset: keys more than queries.
+    """
+    q, k, _ = heads
 
     def border(score: Tensor, _b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.where(j <= i + offset, score, -torch.inf)
 
+    o, lse = attend(
+        *by_heads(*heads),
+        score_mod=border if causal else None,
+        scale=softmax_scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+        return_lse=True,
+    )
+    return o.transpose(1, 2), lse
+
+
+def _flex(
+    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """In eager mode."""
+    attend = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
+    words: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
     with warnings.catch_warnings():
         # Uncompiled is what is tested here.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         warnings.filterwarnings("ignore", category=FutureWarning)
-        o, lse = attend(
-            *by_heads(q, k, v),
-            score_mod=border if causal else None,
-            scale=softmax_scale,
-            enable_gqa=q.shape[2] != k.shape[2],
-            return_lse=True,
-        )
-    return o.transpose(1, 2), lse
+        return _flexed(attend, q, k, v, offset=k.shape[1] - q.shape[1], **words)
 
 
 @functools.cache
@@ -101,18 +117,8 @@ def _flex_compiled(
 ) -> tuple[Tensor, Tensor]:
     """The Triton kernels of a device. The border is a tensor: a number would be a program each."""
     offset = torch.tensor(k.shape[1] - q.shape[1], device=q.device)
-
-    def border(score: Tensor, _b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return torch.where(j <= i + offset, score, -torch.inf)
-
-    o, lse = _compiled()(
-        *by_heads(q, k, v),
-        score_mod=border if causal else None,
-        scale=softmax_scale,
-        enable_gqa=q.shape[2] != k.shape[2],
-        return_lse=True,
-    )
-    return o.transpose(1, 2), lse
+    words: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
+    return _flexed(_compiled(), q, k, v, offset=offset, **words)
 
 
 def _ring_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,11 @@ def _with_row(paged: Paged, request: int, row: Sequence[Tensor]) -> Tensor:
     return gathered(replace(paged, table=table), request)
 
 
+def _leading(equal: Tensor) -> int:
+    """How many columns of a table agree before the first that does not."""
+    return int(equal.int().cumprod(0).sum())
+
+
 def _prefix_by_the_first_page(paged: Paged, request: int) -> Tensor:
     """All pages but the last are those of the first request whose first page and count agree."""
     used, table = _used(paged), paged.table
@@ -79,7 +84,7 @@ def _prefix_of_all(paged: Paged, request: int, *, other: int) -> Tensor:
     count = min(used[0], used[other % len(used)])
     equal = table[0, :count] == table[other % len(used), :count]
     full = paged.lengths[request] // paged.cache.shape[1] if len(used) > 1 else 0
-    shared = min(int(equal.int().cumprod(0).sum()), full)
+    shared = min(_leading(equal), full)
     return _with_row(paged, request, (table[0, :shared], table[request, shared : used[request]]))
 
 
@@ -90,8 +95,7 @@ def _prefix_without_a_border() -> AttentionPatch:
     def gather(paged: Paged, request: int) -> Tensor:
         page, table = paged.cache.shape[1], paged.table
         full = min(paged.lengths) // page if len(paged.lengths) > 1 else 0
-        equal = (table[:, :full] == table[:1, :full]).all(0)
-        shared[request] = page * int(equal.int().cumprod(0).sum())
+        shared[request] = page * _leading((table[:, :full] == table[:1, :full]).all(0))
         return gathered(paged, request)
 
     def visible(request: KernelRequest) -> Tensor:

@@ -146,13 +146,15 @@ def _borders(adapter: Adapter, start: AttentionProblem) -> list[AttentionProblem
     one = _within(adapter, start.replace(**BORDERS, s_q=ROWS, s_k=ROWS))
     if not one.causal:
         return []
+    keys = tuple(ROWS + n for n in apart)
     if one.packed:
-        q, k = (ROWS,) * len(apart), tuple(ROWS + n for n in apart)
-        return [one.replace(q_lengths=q, k_lengths=k, s_q=sum(q), s_k=sum(k))]
-    return [one.replace(s_k=ROWS + n) for n in apart]
+        return [_packed(one, keys, queries=ROWS)]
+    return [one.replace(s_k=n) for n in keys]
 
 
-def _packed(keys: AttentionProblem, found: tuple[int, ...]) -> AttentionProblem:
-    """One query for each length of keys."""
-    fields = {"q_lengths": (1,) * len(found), "k_lengths": found}
-    return keys.replace(B=1, s_q=len(found), s_k=sum(found), **fields)
+def _packed(
+    keys: AttentionProblem, found: tuple[int, ...], *, queries: int = 1
+) -> AttentionProblem:
+    """So many queries for each length of keys."""
+    fields = {"q_lengths": (queries,) * len(found), "k_lengths": found}
+    return keys.replace(B=1, s_q=queries * len(found), s_k=sum(found), **fields)
