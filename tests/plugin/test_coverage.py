@@ -7,14 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from kdaverify.adapters import find
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.eager import Eager
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
 from kdaverify.operators.kda.coverage import INTERPRETED, covered, rows
 from kdaverify.problems.combinations import CombinationRow
+from kdaverify.verdicts.judge import Judge
 from kdaverify.verdicts.verdict import Verdict
+from oracles.inputs import Inputs
 from tests.rows import row
 
 
@@ -61,6 +65,29 @@ def test_failures_are_judged_all_the_same() -> None:
     adapter = conforming(packing="cu_seqlens")
     (found,) = covered(adapter, "smoke", judged(adapter, "smoke", lambda _: Status.FAIL))
     assert found.share == 1.0
+
+
+class Detached(Eager):
+    """The embedded kernel outside of any graph: nothing declares that it has no backward."""
+
+    def __init__(self) -> None:
+        super().__init__("detached", {"fp32": "eager-fp32"})
+
+    def forward(self, inputs: Inputs) -> Output:
+        with torch.no_grad():
+            return super().forward(inputs)
+
+
+def test_rows_of_gradients_are_judged_forward_where_a_kernel_has_no_backward() -> None:
+    adapter, found = Detached(), list[Verdict]()
+    for one in rows(adapter, "smoke"):
+        Judge(adapter, found.append, "combined")(one.problem, direction=one.direction)
+    assert {one.detail["direction"] for one in found} == {"forward", "resume"}
+    assert {one.status for one in found} == {Status.PASS}
+    (pairs,) = covered(adapter, "smoke", found)
+    assert pairs.share == 1.0 and pairs.possible > 1000
+    (fewer,) = covered(adapter, "smoke", [one for one in found if one.K != 128])
+    assert 0.7 < fewer.share < 0.95
 
 
 def test_of_an_interpreted_kernel_a_part_of_the_rows_is_judged_and_the_share_says_so() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -50,11 +51,28 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
         for implementation_of, direction in tested
         if isinstance(problem := problem_from_json(implementation_of), Problem)
     ]
-    possible = _array(adapter, profile)
+    possible = _possible(_array(adapter, profile), tested)
     return tuple(
         Covered(strength, *coverage(judged, possible, strength))
         for strength in range(2, STRENGTH[profile] + 1)
     )
+
+
+def _possible(
+    array: Sequence[CombinationRow], tested: Collection[tuple[str, str]]
+) -> Sequence[CombinationRow]:
+    """The rows as they can be judged: forward where the kernel turned out to have no backward, and
+    a row of gradients was judged so.
+    """
+    forward = [
+        replace(row, direction="forward") if row.direction.startswith("gradients") else row
+        for row in array
+    ]
+    lacks = any(
+        new is not row and (row.problem.to_json(), "forward") in tested
+        for row, new in zip(array, forward, strict=True)
+    )
+    return forward if lacks else array
 
 
 @lru_cache(maxsize=8)
