@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS, OUTPUTS
 
+Y = TypeVar("Y")
 FORWARD_ONLY: Final = "forward only: "
 NO_GRAPH: Final = "no output carries a gradient graph of torch"
 
@@ -256,14 +257,24 @@ def _recorded(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _with_graph(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    if _EVALUATED.get():
+        with torch.no_grad():
+            within_torch(call)
+    return within_torch(call)
+
+
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
+def within_torch(call: Callable[[], Y]) -> Y:
+    """What a call returns that gets tensors which require gradients.
+
+    Raises:
+        ForwardOnlyError: it takes them over to NumPy, JAX or a runtime.
+    """
     try:
-        if _EVALUATED.get():
-            with torch.no_grad():
-                call()
-        with torch.enable_grad():
-            return call()
+        return call()
     except RuntimeError as error:
-        # What torch says to a kernel that takes its tensors over to NumPy, JAX or a runtime.
+        # What torch says to such a kernel.
         if "Tensor that requires grad" in str(error):
             raise ForwardOnlyError(f"it leaves torch, {error}") from error
         raise

@@ -33,6 +33,7 @@ FOUND_BY = {
     "KEEP-mask": "alternating-keys",
     "KEEP-dk": "alternating-keys-backward",
     "KEEP-merge": "alternating-keys",
+    "KEEP-splits": "alternating-splits",
     "KEEP-lists": "alternating-keys",
     "EMPTY-dkv": "unwritten-backward",
     "EMPTY-dkv-causal": "unwritten-backward",

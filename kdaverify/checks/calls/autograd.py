@@ -22,7 +22,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import check_inputs_kept, watched
 from kdaverify.checks.outcome import Outcome
-from oracles.autograd import frozen, gradients_of, leaf
+from oracles.autograd import frozen, gradients_of, leaf, within_torch
 from oracles.signature import TensorCall
 
 SECOND: Final = "in a second backward of the same call"
@@ -69,12 +69,21 @@ def recorded(
     leaves = {name: leaf(tensor) for name, tensor in own.tensors().items() if name in wanted}
     # a dataclass each
     given: Any = replace(own, **{**leaves, **made})  # pyright: ignore[reportArgumentType]
-    with torch.inference_mode(mode=False), torch.enable_grad():
-        returned = watched(lambda: case.adapter.forward(given), "call")
+    return RecordedCall(recorded_outputs(case, given), leaves)
+
+
+def recorded_outputs(case: CallRuleCase, given: TensorCall) -> Tensors:
+    """The outputs of a call whose inputs require gradients.
+
+    Raises:
+        Unreachable: no output has a graph of torch.
+        ForwardOnlyError: the kernel leaves torch.
+    """
+    returned = watched(lambda: within_torch(lambda: case.adapter.forward(given)), "call")
     outputs = {name: values_of(returned)[name] for name in case.exposed}
     if not any(output.requires_grad for output in outputs.values()):
         raise Unreachable("no output carries a gradient graph of torch")
-    return RecordedCall(outputs, leaves)
+    return outputs
 
 
 def _recording(case: CallRuleCase) -> list[Outcome]:

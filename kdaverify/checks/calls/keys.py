@@ -66,3 +66,10 @@ RULES: Final = (
           "a schedule kept for a tensor of lengths that has changed since", _edited,
           channel="objects"),
 )  # fmt: skip
+OF_SPLITS: Final = (
+    _rule("alternating-splits", "the same over a thousand keys: a row has fewer splits than in the"
+          " call before",
+          "partial states in a work space that a call with more splits left there, merged with its"
+          " own", _in_turns, size="long", once=True),
+)  # fmt: skip
+"""A port whose splits of 256 keys were kept by shape was accepted: calls of 130 keys have one."""

@@ -85,7 +85,7 @@ LATER: Final = (
     *interleaved.OF_PACKS, *callers.EDITED, *earlier.EVALUATED_FIRST, *nonfinite.RULES,
     *earlier.MICRO, *long_sums.RULES, *sizes_in_turn.RULES, *chunk_counts.RULES,
     *untracked.OF_PACKED_CHUNKS, *after_many.RULES, *frozen.OF_CHUNKS,
-    *callers.UNEVEN_ROWS, *repeated.OF_THREADS,
+    *callers.UNEVEN_ROWS, *repeated.OF_THREADS, *keys.OF_SPLITS,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -16,10 +16,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import values_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
-from kdaverify.checks.calls.autograd import RecordedCall, gradients_of_call, unconverted
+from kdaverify.checks.calls.autograd import (
+    RecordedCall,
+    gradients_of_call,
+    recorded_outputs,
+    unconverted,
+)
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import watched
@@ -128,12 +132,7 @@ def _recorded(
     case: CallRuleCase, inputs: Any, made: Tensors, leaves: Tensors | None = None
 ) -> RecordedCall:
     given: Any = replace(inputs.copied(), **made)
-    with torch.inference_mode(mode=False), torch.enable_grad():
-        returned = watched(lambda: case.adapter.forward(given), "call")
-    outputs = {name: values_of(returned)[name] for name in case.exposed}
-    if not any(output.requires_grad for output in outputs.values()):
-        raise Unreachable("no output carries a gradient graph of torch")
-    return RecordedCall(outputs, made if leaves is None else leaves)
+    return RecordedCall(recorded_outputs(case, given), made if leaves is None else leaves)
 
 
 @dataclass(frozen=True)

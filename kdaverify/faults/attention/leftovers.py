@@ -9,17 +9,24 @@ an earlier call where a sequence has no keys, and that initialised dk and dv in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.faults.attention.kernel import EVERY, AttentionPatch, KernelRequest, Outputs
+from kdaverify.faults.attention.kernel import (
+    EVERY,
+    AttentionPatch,
+    KernelRequest,
+    Outputs,
+    bottom_right,
+)
 from kdaverify.faults.attention.list_kernel import ListPatch
 from kdaverify.faults.fault import Fault
 
 TILE: Final = 64
+SPLIT: Final = 256
 MASKS: Final = (("", "not causal", False), ("-causal", "causal", True))
 Call = Callable[..., Any]
 
@@ -132,6 +139,34 @@ def _empty_rows_merged() -> AttentionPatch:
     return AttentionPatch(merge=merge)
 
 
+def _splits_kept() -> AttentionPatch:
+    """Partial states lie in a work space by shape; all that are there are merged."""
+    kept = dict[Any, list[Outputs]]()
+
+    def returned(r: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+        slots = kept.setdefault((r.index, r.count, o.shape, o.dtype), [])
+        own = [_partial(r, begin) for begin in range(0, r.s_k, SPLIT)]
+        slots[: len(own)] = own
+        return reduce(_merged, slots[len(own) :], (o, lse))
+
+    return AttentionPatch(returned=returned)
+
+
+def _partial(r: KernelRequest, begin: int) -> Outputs:
+    """o and LSE over one split of a request's keys."""
+    group, own = len(r.q) // len(r.k), slice(begin, min(begin + SPLIT, r.s_k))
+    k, v = (x[:, own].float().repeat_interleave(group, 0) for x in (r.k, r.v))
+    hidden = ~bottom_right(r)[:, own]
+    S = (r.scale * (r.q.float() @ k.mT)).masked_fill(hidden, -torch.inf)
+    return S.softmax(-1).nan_to_num() @ v, S.logsumexp(-1)
+
+
+def _merged(a: Outputs, b: Outputs) -> Outputs:
+    lse = torch.logaddexp(a[1], b[1])
+    parts = (w.sub(lse).exp().nan_to_num()[..., None] * o for o, w in (a, b))
+    return sum(parts, torch.zeros_like(a[0])).to(a[0].dtype), lse
+
+
 def _lists_by_length() -> ListPatch:
     """How many entries count is kept by their total."""
     kept = dict[Any, Tensor]()
@@ -197,6 +232,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-merge", title="rows that are empty in both states are those of the call before",
            trigger="a merge of empty rows after one of others of its shape", stage="combine",
            operator="merge_state", outputs=("o",), patch=lambda _: _empty_rows_merged()),
+    _fault(id="KEEP-splits", title="partial states that a call before left are merged",
+           trigger="a request of fewer splits of 256 keys than its number had in a call before",
+           operator="mla_decode", stage="combine", patch=lambda _: _splits_kept()),
     _fault(id="KEEP-lists", title="the lengths of lists are kept by their sum",
            trigger="two calls whose lengths agree in their sum", operator="sparse_attention",
            patch=lambda _: _lists_by_length()),
