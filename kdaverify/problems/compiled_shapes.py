@@ -13,6 +13,7 @@ from itertools import cycle, product
 from typing import Final, NamedTuple
 
 from kdaverify.problems.covering_array import Row, covering_array
+from kdaverify.problems.problem import Problem
 
 CONSTANTS: Final[Mapping[str, Callable[[str], str]]] = {
     "dtype": str,
@@ -38,6 +39,12 @@ _HEADS: Final = ((1, 1), (2, 4), (3, 3), (2, 6), (1, 2), (2, 2), (3, 6), (1, 3))
 """H and HV: every number of heads, and every ratio, that random problems have."""
 _FEW: Final = 2
 """Widths of which every pair is taken: of more, each is K once and V once."""
+
+
+def compiled_for(problem: Problem) -> tuple[object, ...]:
+    """What a kernel is compiled for, beside the format."""
+    p = problem
+    return p.H, p.HV, p.K, p.V, p.packed, p.state == "absent"
 
 
 def shapes(widths: Sequence[int]) -> list[HeadsAndWidths]:

@@ -23,8 +23,8 @@ class NamedProblem:
         profile: the smallest profile that tests it; the larger ones test it too.
         dtypes: types it is tested in.
         one_format: the profiles that test it in one format, as it is about sizes alone: smoke, and
-            acceptance of a kernel that is compiled for sizes. A shape that no other problem has
-            took FLA's kernels 20 s a format on an H200, a shared one 1 s.
+            acceptance of a kernel that is compiled for sizes, where most others are too. A shape
+            that no other problem has took FLA's kernels 20 s a format on an H200, a shared one 1 s.
         about: sizes without which it shows nothing: left out where a kernel takes others alone.
     """
 

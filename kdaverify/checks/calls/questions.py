@@ -65,7 +65,7 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
             yield from _of_combined_sizes(adapter, rule, profile)
             continue
         dtypes = adapter.dtypes
-        if profile == "smoke" and rule.costly:
+        if rule.costly and (profile == "smoke" or (adapter.compiled and profile != "nightly")):
             dtypes = (dtypes[number % len(dtypes)],)
         detail = {
             "rule": rule.name,

@@ -62,7 +62,8 @@ class CallRule:
         inside: applies to the kernel itself, not to the process it is isolated in: tried in that
             process, as all rules with a channel are.
         backward: about gradients: not tested on kernels that have none.
-        costly: smoke tests it in one format.
+        costly: smoke tests it in one format, as does acceptance of a kernel that is compiled for
+            formats.
         profile: the smallest profile that tests it.
     """
 

@@ -4,7 +4,7 @@ random problems: cost, widths, domain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kdaverify.operator import Choices, called
@@ -12,10 +12,14 @@ from kdaverify.operator import Choices, called
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Bounds, Problem
+    from kdaverify.problems.panel import NamedProblem
 
 BEYOND_FP16: Final = "beyond-fp16"
 _SMOKE: Final = "smoke"
 _USUAL: Final = ("bf16", "fp32")
+_COMMON: Final = 3
+"""Problems of a shape that is compiled in every format: of the 53 shapes of the panel four have as
+many. The others took FLA's kernels half of their compiler's time."""
 
 
 def _same(names: Iterable[str]) -> Choices:
@@ -41,17 +45,40 @@ def _named(adapter: Adapter, profile: str) -> Choices:
 
 
 def _one_format(adapter: Adapter, profile: str) -> Mapping[str, str]:
-    """The panel's problems that a profile tests in one format, by name: formats take turns."""
-    from kdaverify.problems.panel import PANEL
+    """The panel's problems that a profile tests in one format, by name: formats take turns.
 
-    few = profile == _SMOKE or adapter.compiled
-    alone = [entry for entry in PANEL if few and profile in entry.one_format]
-    taken = ([dtype for dtype in adapter.dtypes if dtype in entry.dtypes] for entry in alone)
-    return {
-        entry.name: formats[number % len(formats)]
-        for number, (entry, formats) in enumerate(zip(alone, taken, strict=True))
-        if formats
+    Of a kernel that is compiled for sizes these are the problems of a shape that hardly any other
+    has, too, all of a shape in the same format.
+    """
+    from kdaverify.problems.panel import PANEL, REAL_SIZES
+
+    entries = (*PANEL, *REAL_SIZES)
+    alone = [entry for entry in entries if profile == _SMOKE and profile in entry.one_format]
+    turns = {entry.name: number for number, entry in enumerate(alone)}
+    if adapter.compiled and profile != "nightly":
+        turns = _turns_of_shapes([one for one in entries if one.profile in (_SMOKE, profile)])
+    formats = {
+        entry.name: [dtype for dtype in adapter.dtypes if dtype in entry.dtypes]
+        for entry in entries
     }
+    return {
+        name: formats[name][turn % len(formats[name])]
+        for name, turn in turns.items()
+        if formats[name]
+    }
+
+
+def _turns_of_shapes(entries: Sequence[NamedProblem]) -> Mapping[str, int]:
+    """By name the number of its shape; left out are problems of shapes that many have."""
+    from kdaverify.problems.compiled_shapes import compiled_for
+
+    shapes: dict[tuple[object, ...], list[NamedProblem]] = {}
+    for entry in entries:
+        shapes.setdefault(compiled_for(entry.problem), []).append(entry)
+    rare = [
+        some for some in shapes.values() if len(some) < _COMMON or all(e.one_format for e in some)
+    ]
+    return {entry.name: number for number, some in enumerate(rare) for entry in some}
 
 
 def stores_states_in_fp16(adapter: Adapter, dtype: str) -> bool:
