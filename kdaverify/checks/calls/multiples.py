@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.base import is_interpreted
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
@@ -39,6 +40,8 @@ class ManyCopies:
             of one copy.
         count: how many.
         packed: whether the small problem is a pack; where a function takes none it is another.
+        native: whether they are about the limits of a grid, which no interpreter has; what one
+            copies for every program makes a call of so many take an hour.
         joined: (small call, call of the copies) -> the call with whatever is not on those axes.
     """
 
@@ -48,6 +51,7 @@ class ManyCopies:
     axes: Mapping[str, int]
     count: int
     packed: bool = False
+    native: bool = False
     joined: Callable[[Any, Any], Any] = field(default=lambda _, whole: whole)
 
     def whole(self, call: TensorCall) -> Any:
@@ -91,6 +95,9 @@ def _copies(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
 def _taken(case: CallRuleCase, reasons: list[str]) -> Iterator[tuple[CallRuleCase, ManyCopies]]:
     """The small problems whose copies the kernel takes; `reasons` gets why it takes no others."""
     for one in case.adapter.operator.copies():
+        if one.native and is_interpreted(case.adapter):
+            reasons.append(f"{one.said}: an interpreter would take an hour over their programs")
+            continue
         try:
             small = replace(case, problem=case.beside(**one.base))
         except Unreachable as reason:

@@ -59,7 +59,9 @@ def of_dense() -> tuple[ManyCopies, ...]:
     grid = {**entries, "s_q": 1, "s_k": 2, "H": GRID, "h_kv": GRID // 2, "d_k": 16, "d_v": 8}
     return (
         ManyCopies("entries", entries, lambda x, n: {"B": x.B * n}, _BY_ENTRY, MANY),
-        ManyCopies("heads of entries", grid, lambda x, n: {"B": x.B * n}, _BY_ENTRY, MANY),
+        ManyCopies(
+            "heads of entries", grid, lambda x, n: {"B": x.B * n}, _BY_ENTRY, MANY, native=True
+        ),
         ManyCopies("sequences of a pack", _PACK, _packed, _BY_ROW, SCANNED, packed=True),
         ManyCopies("heads", heads, _heads, _BY_HEAD, 80),
     )
