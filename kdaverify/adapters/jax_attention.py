@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kdaverify.adapters.attention_layout import FLOATS, contracts, refusing, some_keys
 from kdaverify.adapters.base import absent
+from kdaverify.adapters.jax_programs import at_default_precision, compiled
 from kdaverify.adapters.operator_kernel import shipped
 
 OPS: Final = "jax.experimental.pallas.ops."
@@ -18,42 +19,13 @@ BLOCK: Final = 64
 """Of the GPU kernel."""
 SPLITS, SPLIT_BLOCK = 4, 32
 NN_OPTIONS: Final = {"implementation": "xla", "return_residual": True}
-Function = Callable[..., Any]
 
 
-def _compiled(function: Function) -> Function:
-    """The function as one program for every shape, and its VJP as another, as a model's jitted step
-    has them. Operation by operation, each of them is compiled for every shape.
-
-    Args:
-        function: of arrays; its keywords are fixed in the program.
-    """
-
-    @functools.cache
-    def program(**fixed: Any) -> Function:
-        import jax
-
-        called = functools.partial(function, **fixed)
-        forward: Any = jax.jit(called)
-        whole: Any = jax.custom_vjp(forward)
-        whole.defvjp(
-            lambda *arrays: (forward(*arrays), arrays),
-            jax.jit(lambda arrays, cotangents: jax.vjp(called, *arrays)[1](cotangents)),
-        )
-        return whole
-
-    @functools.wraps(function)
-    def compiled(*arrays: Any, **fixed: Any) -> Any:
-        return program(**fixed)(*arrays)
-
-    return compiled
-
-
-@_compiled
+@compiled
 def _nn(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> tuple[Any, Any]:
     import jax
 
-    attend = _lowered(
+    attend = at_default_precision(
         functools.partial(
             jax.nn.dot_product_attention, scale=softmax_scale, is_causal=causal, **NN_OPTIONS
         )
@@ -62,38 +34,7 @@ def _nn(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> tuple[
     return o, lse.swapaxes(1, 2)
 
 
-def _lowered(function: Function) -> Function:
-    """The function with dot products of the default precision where it runs on a CPU.
-
-    Of jax 0.10.2, 16-bit attention wants a precision that a CPU has for no fp16, nor for bf16 in
-    every shape. Its fallback, which is the default, is out of reach in a jitted function: the
-    refusal comes when that is lowered.
-    """
-    import jax
-    from jax.extend.core import jaxpr_as_fun
-
-    if jax.default_backend() != "cpu":
-        return function
-    return lambda *arrays: jaxpr_as_fun(_by_default(jax.make_jaxpr(function)(*arrays)))(*arrays)
-
-
-def _by_default(traced: Any) -> Any:
-    """The traced function with every precision left out, those of functions inside it too."""
-    from jax.extend.core import ClosedJaxpr
-
-    def kept(name: str, value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return _by_default(value)
-        return None if name == "precision" else value
-
-    made = [
-        step.replace(params={name: kept(name, value) for name, value in step.params.items()})
-        for step in traced.eqns
-    ]
-    return traced.replace(jaxpr=traced.jaxpr.replace(eqns=made))
-
-
-@_compiled
+@compiled
 def _flash(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any:
     """The TPU kernel. Sequences are padded to its tiles, which segment ids keep out."""
     kernel = importlib.import_module(OPS + "tpu.flash_attention")
@@ -136,7 +77,7 @@ def _interpreted_both_ways(function: Callable[..., Any]) -> Callable[..., Any]:
     return interpreted
 
 
-@_compiled
+@compiled
 def _splash(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any:
     """The TPU kernel of grouped heads with a mask of blocks. It has no scale: q comes scaled."""
     import jax
@@ -156,7 +97,7 @@ def _splash(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> An
     return jax.vmap(attend)(*given, ids)[:, :, :T].swapaxes(1, 2)
 
 
-@_compiled
+@compiled
 def _mha(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any:
     """The GPU kernel. Its tokens are padded to blocks, which segment ids keep out."""
     import jax
@@ -184,7 +125,7 @@ def _mha(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any:
     return jnp.asarray(o)[:, :T]
 
 
-@_compiled
+@compiled
 def _decode(q: Any, k: Any, v: Any, *, softmax_scale: float) -> tuple[Any, Any]:
     """The GPU kernel for one query token, keys cut into splits; their number is a length of it."""
     import jax
@@ -206,7 +147,7 @@ def _decode(q: Any, k: Any, v: Any, *, softmax_scale: float) -> tuple[Any, Any]:
     return o[:, None], (top + jnp.log(total))[..., None]
 
 
-@_compiled
+@compiled
 def _paged(
     q: Any, cache: Any, block_table: Any, cache_seqlens: Any, *, d_v: int, softmax_scale: float
 ) -> Any:

@@ -5,13 +5,14 @@ and passes the kernel without it.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.calls import questions
+from kdaverify.checks.calls import multiples, questions
 from kdaverify.checks.calls.multiples import FEWER
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -103,6 +104,17 @@ def test_copies_pass_limits_that_are_products_of_sizes() -> None:
     rows, columns = of_merges()
     assert rows.base["T"] * rows.count > 8192
     assert columns.base["H"] * columns.count * 8 > 8192
+
+
+def test_an_interpreter_has_no_copies_about_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = [one for one in of_dense() if one.native]
+    assert [one.said for one in grid] == ["heads of entries"]
+    adapter = find("eager-attention")
+    monkeypatch.setattr(type(adapter.operator), "copies", Mock(return_value=grid))
+    assert {one.status for one in tested(adapter, "many-copies")} == {Status.PASS}
+    monkeypatch.setattr(multiples, "is_interpreted", Mock(return_value=True))
+    (skipped,) = tested(adapter, "many-copies")
+    assert skipped.status is Status.SKIP and "interpreter" in skipped.message
 
 
 def test_requests_have_pages_up_to_the_last_of_a_large_pool() -> None:

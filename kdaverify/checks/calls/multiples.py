@@ -40,8 +40,8 @@ class ManyCopies:
             of one copy.
         count: how many.
         packed: whether the small problem is a pack; where a function takes none it is another.
-        native: whether they are about the limits of a grid, which no interpreter has; what one
-            copies for every program makes a call of so many take an hour.
+        native: whether they are about the limits of a grid, which no interpreter has. JAX's copies
+            all outputs for every program: its time grows with their square.
         joined: (small call, call of the copies) -> the call with whatever is not on those axes.
     """
 
@@ -96,7 +96,9 @@ def _taken(case: CallRuleCase, reasons: list[str]) -> Iterator[tuple[CallRuleCas
     """The small problems whose copies the kernel takes; `reasons` gets why it takes no others."""
     for one in case.adapter.operator.copies():
         if one.native and is_interpreted(case.adapter):
-            reasons.append(f"{one.said}: an interpreter would take an hour over their programs")
+            reasons.append(
+                f"{one.said}: an interpreter has no limit of programs, and takes minutes"
+            )
             continue
         try:
             small = replace(case, problem=case.beside(**one.base))
