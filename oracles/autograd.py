@@ -257,10 +257,12 @@ def _recorded(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _with_graph(call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    if _EVALUATED.get():
+    def after_an_evaluation() -> Mapping[str, Any]:
         with torch.no_grad():
-            within_torch(call)
-    return within_torch(call)
+            call()
+        return call()
+
+    return within_torch(after_an_evaluation if _EVALUATED.get() else call)
 
 
 @torch.inference_mode(mode=False)

@@ -42,7 +42,7 @@ _LENGTHS: Final = (1, 40, 128, 65, 209, 1057)
 """One for each level: one token, below a chunk, whole chunks, those and a token, those and a tail,
 many."""
 _WIDTHS: Final = (16, 24, 33, 64, 100, 128)
-_COMPILED_WIDTHS: Final = (16, 33, 64, 100, 128)
+COMPILED_WIDTHS: Final = (16, 33, 64, 100, 128)
 """Of kernels that are compiled for each: 24 is a tail below 32, as 100 is below 128."""
 _GATES: Final = (
     "log-sigmoid", "zero", "slow", "bound-20", "spread", "mixed", "deep-resets", "hard-reset",
@@ -157,7 +157,7 @@ class Space:
 
     def _options(self) -> dict[str, dict[str, dict[str, Any]]]:
         """By axis, the fields of a problem for each level that the domain leaves."""
-        base, usual = plain(self.dtypes[0]), _COMPILED_WIDTHS if self.compiled else _WIDTHS
+        base, usual = plain(self.dtypes[0]), COMPILED_WIDTHS if self.compiled else _WIDTHS
         widths = sorted(self.domain.widths) or usual
         candidates: dict[str, Iterable[dict[str, Any]]] = {
             "dtype": ({"dtype": dtype} for dtype in self.dtypes),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from kdaverify.adapters import find
 from kdaverify.operators.kda.coverage import space
 from kdaverify.problems import Problem, problems
-from kdaverify.problems.combinations import STRENGTH, CombinationRow, coverage
+from kdaverify.problems.combinations import COMPILED_WIDTHS, STRENGTH, CombinationRow, coverage
 from kdaverify.problems.compiled_shapes import shapes
 
 WIDTHS = (64, 128)
@@ -37,12 +37,23 @@ def kernels(rows: list[CombinationRow]) -> set[tuple[object, ...]]:
 @pytest.mark.parametrize(("profile", "share"), [("smoke", 0.9), ("acceptance", 0.65)])
 def test_every_combination_is_tested_with_fewer_kernels(profile: str, share: float) -> None:
     every = space(find("eager"), profile)
+    every = replace(every, domain=replace(every.domain, widths=COMPILED_WIDTHS))
     plain, few = (
         replace(every, compiled=compiled).rows(STRENGTH[profile]) for compiled in (False, True)
     )
     covered, possible = coverage(few, plain, STRENGTH[profile])
     assert covered == possible
     assert len(kernels(few)) < share * len(kernels(plain))
+
+
+def test_fewer_widths_are_below_and_above_every_tile_with_tails_and_odd_ones() -> None:
+    tiles = {1 << (width - 1).bit_length() for width in COMPILED_WIDTHS}
+    assert tiles == {16, 64, 128} and {64, 128} < {*COMPILED_WIDTHS}
+    assert any(width % 2 for width in COMPILED_WIDTHS)
+    found = replace(space(find("eager"), "smoke"), compiled=True).rows(2)
+    assert (
+        {row.problem.K for row in found} == {row.problem.V for row in found} == {*COMPILED_WIDTHS}
+    )
 
 
 @pytest.mark.parametrize("widths", [WIDTHS, (1, 8, 16, 32, 48, 64, 100, 128)])
