@@ -207,7 +207,9 @@ _NIGHTLY = (
 
 PANEL = (*_SMOKE, *_ACCEPTANCE, *_NIGHTLY)
 
-_REAL: dict[str, Any] = {"profile": "acceptance", "dtypes": _NARROW, "K": 128, "V": 128}
+_REAL: dict[str, Any] = {
+    "profile": "acceptance", "dtypes": _NARROW, "K": 128, "V": 128, "one_format": _OF_SIZES,
+}  # fmt: skip
 
 REAL_SIZES = (
     _named("real-heads-below-a-route",

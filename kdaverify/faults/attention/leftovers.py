@@ -140,16 +140,20 @@ def _empty_rows_merged() -> AttentionPatch:
 
 
 def _splits_kept() -> AttentionPatch:
-    """Partial states lie in a work space by shape; all that are there are merged."""
-    kept = dict[Any, list[Outputs]]()
+    """Partial states lie in a work space by shape and number of splits; all there are merged."""
+    kept, most = dict[Any, list[Outputs]](), [0]
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        most[:] = [-(-int(given["cache_seqlens"].max()) // SPLIT)]
+        return right(**given)
 
     def returned(r: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
-        slots = kept.setdefault((r.index, r.count, o.shape, o.dtype), [])
+        slots = kept.setdefault((*most, r.index, r.count, o.shape, o.dtype), [])
         own = [_partial(r, begin) for begin in range(0, r.s_k, SPLIT)]
         slots[: len(own)] = own
         return reduce(_merged, slots[len(own) :], (o, lse))
 
-    return AttentionPatch(returned=returned)
+    return AttentionPatch(decode=decode, returned=returned)
 
 
 def _partial(r: KernelRequest, begin: int) -> Outputs:
