@@ -111,7 +111,7 @@ def may_be_of(question: str, test: PropertyTest) -> bool:
         "depth": '"deep-resets"' in test.problem,
         "entries": test.property == "options",
         "widths": past_one_tile(test.problem),
-        "magnitudes": '"beyond-fp16"' in test.problem,
+        "magnitudes": '"beyond-fp16"' in test.problem or detail.get("rule") == "step",
         "coincidences": test.property in ("panel", "gradients", "calls"),
     }
     return by_kind.get(question, test.property == "calls")
