@@ -22,7 +22,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import check_inputs_kept, watched
 from kdaverify.checks.outcome import Outcome
-from oracles.autograd import frozen, gradients_of, leaf, within_torch
+from oracles.autograd import NO_GRAPH, frozen, gradients_of, leaf, within_torch
 from oracles.signature import TensorCall
 
 SECOND: Final = "in a second backward of the same call"
@@ -82,7 +82,7 @@ def recorded_outputs(case: CallRuleCase, given: TensorCall) -> Tensors:
     returned = watched(lambda: within_torch(lambda: case.adapter.forward(given)), "call")
     outputs = {name: values_of(returned)[name] for name in case.exposed}
     if not any(output.requires_grad for output in outputs.values()):
-        raise Unreachable("no output carries a gradient graph of torch")
+        raise Unreachable(NO_GRAPH)
     return outputs
 
 
