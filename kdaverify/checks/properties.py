@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kdaverify.adapters import device_memory
@@ -14,7 +14,7 @@ from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome, declined, skipped
 from kdaverify.checks.property_table import PROPERTIES, named
 from kdaverify.operator import operator_of
-from oracles.autograd import FORWARD_ONLY, ForwardOnlyError
+from oracles.autograd import ForwardOnlyError
 
 
 def check(
@@ -62,16 +62,3 @@ def is_of_gradients(name: str, detail: Mapping[str, Any]) -> bool:
         or (law is not None and law.backward)
         or (rule is not None and rule.backward)
     )
-
-
-def without_backward(
-    name: str, detail: Mapping[str, Any], found: Sequence[Outcome]
-) -> dict[str, Any] | None:
-    """What is judged instead of gradients, where a call turned out to have no backward.
-
-    Of a row of the covering array its forward: the sizes of a row of gradients occur together in
-    no other row, and a fifth of all pairs was not judged of a kernel that does not declare
-    `gradients=False`.
-    """
-    lacks = all(one.message.startswith(FORWARD_ONLY) for one in found)
-    return {**detail, "direction": "forward"} if lacks and name == "combined" else None

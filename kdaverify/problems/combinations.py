@@ -48,7 +48,9 @@ _GATES: Final = (
     "log-sigmoid", "zero", "slow", "bound-20", "spread", "mixed", "deep-resets", "hard-reset",
 )  # fmt: skip
 _KEYS: Final = ("random", "coherent-0.9", "identical", "one-hot", "tiny")
-_BETAS: Final = ("uniform", "one", "near-one", "zero", "two")
+_BETAS: Final = ("uniform", "one", "near-one", "mixed", "two")
+"""None is 0 at every token: nothing of such a row depends on v and k, and a kernel that read the
+values of another head at 1,024 tokens passed the one row of these sizes."""
 _UNUSED: Final = 17
 """Tokens past the last offset of a pack: more than a row of 16."""
 
@@ -148,9 +150,14 @@ class Space:
             return self._is_possible(row) and levels.items() <= row.levels.items()
 
         axes = {axis: list(levels) for axis, levels in options.items()}
-        bound = _BOUND if self.domain.packed_states else (*_BOUND, "state")
         cover = partial(
-            covering_array, axes, strength, bound=bound, growing=_GROWING, possible=possible
+            covering_array,
+            axes,
+            strength,
+            bound=_BOUND if self.domain.packed_states else (*_BOUND, "state"),
+            growing=_GROWING,
+            possible=possible,
+            beside=_forward,
         )
         made = cover(begun=cover(pool=pool(axes, strength)) if self.compiled else ())
         return [self._row(options, levels, seed=number) for number, levels in enumerate(made)]
@@ -199,8 +206,8 @@ class Space:
 
     def _is_possible(self, row: CombinationRow) -> bool:
         problem = row.problem
-        if problem.beta == "zero" and problem.state == "absent":
-            # all outputs are 0: it would stand for pairs of which it shows nothing
+        if problem.beta == "mixed" and row.levels["length"] == "1":
+            # one beta is not mixed, and where it is 0 all outputs can be
             return False
         if row.direction not in (self.packed if problem.packed else self.dense):
             return False
@@ -208,6 +215,14 @@ class Space:
             # of many tokens both parts are shorter, and the kernel gets no long call
             return False
         return _seconds(problem) <= self.most_expensive(problem.dtype, row.direction)
+
+
+def _forward(row: Mapping[str, str]) -> Levels | None:
+    """The forward beside a row of gradients: a last chunk of one token whose beta stopped at 1 was
+    in gradients alone, and a kernel without a backward got none of their combinations.
+    """
+    gradients = row["direction"].startswith("gradients")
+    return {**row, "direction": "forward"} if gradients else None
 
 
 def _seconds(p: Problem) -> float:
@@ -243,7 +258,7 @@ _SEQUENCES: Final[Mapping[str, Callable[[int], dict[str, Any]]]] = {
     "packed, tokens behind": lambda length: _packed(length, _UNUSED),
     f"{MANY} and more packed": _many,
 }
-_BOUND: Final = ("sequences", "direction", "length", "dtype")
+_BOUND: Final = ("sequences", "direction", "length", "dtype", "beta")
 _GROWING: Final = ("K", "V", "HV / H")
 """The axes that say whether there is such a problem, and what it costs."""
 

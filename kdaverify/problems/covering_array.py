@@ -27,6 +27,7 @@ def covering_array(
     bound: Sequence[str] = (),
     growing: Sequence[str] = (),
     possible: Callable[[Row], bool] = lambda _: True,
+    beside: Callable[[Row], Row | None] = lambda _: None,
     pool: Sequence[Row] = ({},),
     begun: Sequence[Row] = (),
     seed: int = 0,
@@ -43,6 +44,7 @@ def covering_array(
         bound, growing: the axes that decide whether a row is possible; with a level of a growing
             one, rows are possible only if they are with every simpler one.
         possible: whether there is a row with these levels of those axes.
+        beside: the row that a new row brings along, itself a possible one.
         pool: levels of some axes; every row has those of one of them.
         begun: rows that there are already; what they hold is not missing.
         seed: of the order in which axes are filled.
@@ -57,9 +59,10 @@ def covering_array(
             near = [some for some in pool if agree(some, row)]
             left = [level for level in axes[axis] if space.holds({**row, axis: level}, near)]
             row[axis] = _most_new(row, axis, left, missing, strength)
-        for one in combined(row, strength):
-            missing.pop(one, None)
-        rows.append({axis: row[axis] for axis in axes})
+        for new in filter(None, (row, beside(row))):
+            for one in combined(new, strength):
+                missing.pop(one, None)
+            rows.append({axis: new[axis] for axis in axes})
     return rows
 
 

@@ -13,7 +13,7 @@ from kdaverify.canonical import Canonical
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.forward import implementation_of
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.properties import check, is_of_gradients, without_backward
+from kdaverify.checks.properties import check, is_of_gradients
 from kdaverify.operator import operator_of
 from kdaverify.operators.sizes import sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
@@ -93,11 +93,12 @@ class Judge:
                 self.adapter, problem, backward=is_of_gradients(self.property_name, detail)
             )
         started = time.perf_counter()
-        found = check(self.property_name, self.adapter, problem, detail)
-        instead = without_backward(self.property_name, detail, found)
-        if instead:
-            found, detail = check(self.property_name, self.adapter, problem, instead), instead
-        self._conclude(found, problem, detail, time.perf_counter() - started)
+        self._conclude(
+            check(self.property_name, self.adapter, problem, detail),
+            problem,
+            detail,
+            time.perf_counter() - started,
+        )
 
     def conventions(self) -> None:
         """Probes the declared conventions.

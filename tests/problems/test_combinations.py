@@ -64,6 +64,26 @@ def test_every_row_is_what_it_was_chosen_for_and_all_seeds_differ(profile: str) 
     )
 
 
+@pytest.mark.rotates
+@pytest.mark.parametrize("profile", ["smoke", "acceptance"])
+def test_every_row_has_tokens_that_write(profile: str) -> None:
+    """Without one v and k have no effect, and without a state all outputs are 0: such rows counted
+    as covering combinations of which they show nothing.
+    """
+    for row in rows(find("eager"), profile):
+        assert bool((row.problem.inputs().beta != 0).any()), row.problem.describe()
+
+
+@pytest.mark.parametrize("profile", ["smoke", "acceptance"])
+def test_the_forward_of_every_row_of_gradients_is_a_row(profile: str) -> None:
+    """A last chunk of one token whose beta stopped at 1 occurred in gradients alone."""
+    made = rows(find("eager"), profile)
+    forward = [{**one.levels} for one in made if one.direction == "forward"]
+    backward = [one for one in made if one.direction.startswith("gradients")]
+    assert len(backward) > 20
+    assert all({**one.levels, "direction": "forward"} in forward for one in backward)
+
+
 @pytest.mark.parametrize("wanted", SHIPPING.values(), ids=SHIPPING)
 def test_what_ships_occurs_two_at_a_time_in_smoke_and_three_at_a_time_in_acceptance(
     wanted: dict[str, str],

@@ -86,3 +86,15 @@ def test_rows_depend_on_the_seed_alone() -> None:
         == covering_array(AXES, 2, seed=1)
         != covering_array(AXES, 2, seed=2)
     )
+
+
+def test_a_row_brings_along_the_one_beside_it_whose_combinations_are_not_missing_then() -> None:
+    def beside(row: Row) -> Row | None:
+        return {**row, "b": "0"} if row["b"] == "1" else None
+
+    rows = covering_array(AXES, 2, beside=beside)
+    assert all({**row, "b": "0"} in rows for row in rows if row["b"] == "1")
+    assert pairs_and_triples(rows, 2) == pairs_and_triples(covering_array(AXES, 2), 2)
+    begun = [row for row in rows if row["b"] == "1"]
+    alone = covering_array(AXES, 2, begun=begun)
+    assert len(rows) < len(alone) + len(begun)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.verdicts.seal import Covered
+from oracles.autograd import FORWARD_ONLY
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -35,44 +35,30 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
     """How many pairs, and triples where the profile has them, were judged.
 
     Args:
-        verdicts: of the session; one that is a skip covers nothing.
+        verdicts: of the session; one that is a skip covers nothing. Where a kernel turned out to
+            have no backward, combinations with a direction of gradients are none.
     """
     from kdaverify.operator import problem_from_json
     from kdaverify.problems import Problem
     from kdaverify.problems.combinations import STRENGTH, CombinationRow, coverage
 
-    tested = {
-        (one.problem, one.detail["direction"])
-        for one in verdicts
-        if one.property == "combined" and one.status.judged
-    }
+    own = [one for one in verdicts if one.property == "combined"]
+    tested = {(one.problem, one.detail["direction"]) for one in own if one.status.judged}
     judged = [
         CombinationRow(problem, direction)
         for implementation_of, direction in tested
         if isinstance(problem := problem_from_json(implementation_of), Problem)
     ]
-    possible = _possible(_array(adapter, profile), tested)
+    lacks = any(one.message.startswith(FORWARD_ONLY) for one in own)
+    possible = [
+        row
+        for row in _array(adapter, profile)
+        if not (lacks and row.direction.startswith("gradients"))
+    ]
     return tuple(
         Covered(strength, *coverage(judged, possible, strength))
         for strength in range(2, STRENGTH[profile] + 1)
     )
-
-
-def _possible(
-    array: Sequence[CombinationRow], tested: Collection[tuple[str, str]]
-) -> Sequence[CombinationRow]:
-    """The rows as they can be judged: forward where the kernel turned out to have no backward, and
-    a row of gradients was judged so.
-    """
-    forward = [
-        replace(row, direction="forward") if row.direction.startswith("gradients") else row
-        for row in array
-    ]
-    lacks = any(
-        new is not row and (row.problem.to_json(), "forward") in tested
-        for row, new in zip(array, forward, strict=True)
-    )
-    return forward if lacks else array
 
 
 @lru_cache(maxsize=8)
