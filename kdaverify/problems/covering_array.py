@@ -55,10 +55,11 @@ def covering_array(
     rows = [*begun]
     while missing:
         row = dict(next(iter(missing)))
+        near = [some for some in pool if agree(some, row)]
         for axis in chance.sample(sorted(axes.keys() - row.keys()), len(axes) - len(row)):
-            near = [some for some in pool if agree(some, row)]
             left = [level for level in axes[axis] if space.holds({**row, axis: level}, near)]
             row[axis] = _most_new(row, axis, left, missing, strength)
+            near = [some for some in near if agree({axis: row[axis]}, some)]
         for new in filter(None, (row, beside(row))):
             for one in combined(new, strength):
                 missing.pop(one, None)
