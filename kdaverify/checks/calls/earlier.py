@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
@@ -35,8 +36,12 @@ FIRST: Final = {29: torch.inference_mode, 31: torch.no_grad}
 """The mode of the first call, by how many tokens more it has: no other rule has had the shape."""
 MASKED: Final = 65
 """Tokens before and behind those of a loss: a chunk of 64, and one more."""
+BETWEEN: Final = 127
+"""Tokens left out in the middle of it, as a user's turn is: a whole chunk of 64, wherever they
+begin. A port that passed chunks without a loss over there was accepted."""
 LOSS: Final = 4
-"""Tokens of that loss. Chosen: fewer than a chunk, so that no chunk is whole in it."""
+"""Tokens of each part of the loss. Chosen: fewer than a chunk, so that no chunk is whole in it."""
+LEFT_OUT: Final = (MASKED, BETWEEN, MASKED)
 MICRO_BATCHES: Final[dict[Backward, str]] = {
     "grad": "by torch.autograd.grad where `.grad` has the gradients of an earlier micro-batch",
     "backward": "by backward() of two micro-batches, half of their sum in `.grad`,",
@@ -143,9 +148,10 @@ def _shared(call: RecordedCall) -> Iterator[tuple[str, ...]]:
 
 
 def _masked(case: CallRuleCase) -> list[Outcome]:
-    long = replace(case, problem=case.beside(**_of_one_head(case), T=2 * MASKED + LOSS))
-    if long.problem.packed or long.problem.T < 2 * MASKED + LOSS:
-        raise Unreachable(f"it takes no sequence of {2 * MASKED + LOSS} tokens")
+    tokens = sum(LEFT_OUT) + LOSS * (len(LEFT_OUT) - 1)
+    long = replace(case, problem=case.beside(**_of_one_head(case), T=tokens))
+    if long.problem.packed or tokens > long.problem.T:
+        raise Unreachable(f"it takes no sequence of {tokens} tokens")
     loss = _loss_of_some(long)
     return long.judged_back(long.back(loss), loss)
 
@@ -163,7 +169,8 @@ def _loss_of_some(case: CallRuleCase) -> Any:
         given[name] = dy
         if not signature.is_state(signature.cotangents[name]):
             given[name] = torch.zeros_like(dy)
-            given[name][:, MASKED : MASKED + LOSS] = dy[:, MASKED : MASKED + LOSS]
+            for first in accumulate(LEFT_OUT[:-1], lambda at, more: at + LOSS + more):
+                given[name][:, first : first + LOSS] = dy[:, first : first + LOSS]
     return case.loss_of(given)
 
 
@@ -180,8 +187,9 @@ RULES: Final = (
           " of its tensors", "what the backward needs, kept by the address of one tensor",
           _sharing, size="tails", inside=True, backward=True),
     _rule("masked-loss-backward", f"gradients are exact where the loss leaves out the first"
-          f" {MASKED} tokens of a sequence, and as many at its end",
-          "a backward that begins at the first token of the loss, or ends at its last", _masked,
+          f" {MASKED} tokens of a sequence, {BETWEEN} in its middle, and the last {MASKED}",
+          "a backward that begins at the first token of the loss, ends at its last, or passes over"
+          " chunks without one", _masked,
           size="tails", packed=False, sequences=True, states=True, backward=True, once=True),
 )  # fmt: skip
 EVALUATED_FIRST: Final = (

@@ -22,6 +22,18 @@ COUNTS: Final = (2, 4, 8, 16, 32, 64)
 """Of heads: those of models, and what tensor parallelism leaves of them."""
 TOKENS: Final = 150
 """Two chunks of 64 and a tail, three states to hand over in chunks of 32."""
+LONG: Final = 1100
+ELEMENTS: Final = 2**20
+"""Many heads of many tokens: a configuration for more than 32 heads of more than 512 tokens rounded
+its states, and sigmoids were saved in fp16 from a million elements on. Both were accepted."""
+
+
+def _of_one(case: CallRuleCase, axis: str, tokens: int) -> CallRuleCase:
+    """The case of one head, or a few channels, and so many tokens."""
+    fields = {"B": 1, "T": tokens, **({"H": 1, "HV": 1} if axis == "H" else {})}
+    sizes = type(case.problem).model_fields
+    one = case.beside(**{name: size for name, size in fields.items() if name in sizes})
+    return replace(case, problem=one)
 
 
 def _counted(case: CallRuleCase) -> Iterator[Copies]:
@@ -30,10 +42,8 @@ def _counted(case: CallRuleCase) -> Iterator[Copies]:
     Raises:
         Unreachable: it takes none, or its operator has neither.
     """
-    axis, sizes = wide_axis(case), type(case.problem).model_fields
-    fields = {"B": 1, "T": TOKENS, **({"H": 1, "HV": 1} if axis == "H" else {})}
-    one = case.beside(**{name: size for name, size in fields.items() if name in sizes})
-    small, reasons, taken = replace(case, problem=one), dict[str, None](), 0
+    axis = wide_axis(case)
+    small, reasons, taken = _of_one(case, axis, TOKENS), dict[str, None](), 0
     for number in COUNTS:
         try:
             copies = Copies.of(small, number, frozenset({axis, "HV"}))
@@ -44,6 +54,18 @@ def _counted(case: CallRuleCase) -> Iterator[Copies]:
         yield copies
     if not taken:
         raise Unreachable("; ".join(reasons))
+
+
+def _long(case: CallRuleCase) -> Copies:
+    """Copies of a long head, or of channels of a long sequence, so many that a row of each token
+    has a million elements.
+    """
+    axis = wide_axis(case)
+    one = _of_one(case, axis, LONG)
+    row = getattr(one.problem, "K" if axis == "H" else axis)
+    if getattr(one.problem, "T", 0) < LONG:
+        raise Unreachable(f"it takes no sequence of {LONG} tokens")
+    return Copies.of(one, -(-ELEMENTS // (LONG * row)), frozenset({axis, "HV"}))
 
 
 def _forward(case: CallRuleCase) -> list[Outcome]:
@@ -70,4 +92,13 @@ RULES: Final = (
           _forward),
     _rule("head-counts-backward", "the same of all gradients", "the same in the backward",
           _backward, backward=True, profile="acceptance"),
+)  # fmt: skip
+OF_LONG: Final = (
+    _rule("head-counts-long", f"each of equal heads, or groups of channels, of {LONG:,} tokens, a"
+          " million elements in all, returns what one does alone",
+          "states in 16 bits in the configuration for large calls",
+          lambda case: _long(case).checked()),
+    _rule("head-counts-long-backward", "the same of all gradients",
+          "values saved for the backward in 16 bits where they are many",
+          lambda case: _long(case).checked_back(), backward=True),
 )  # fmt: skip

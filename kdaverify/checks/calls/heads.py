@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_last, placed
 from oracles.head_order import heads_reversed
 from oracles.signature import Role
 
@@ -27,21 +28,42 @@ CHANNELS: Final = "D"
 
 
 def _grouped(case: CallRuleCase) -> list[Outcome]:
-    found, reasons = list[Outcome](), list[str]()
-    few_heads, many_heads, repeated = _named(case)
+    _, _, repeated = named = _named(case)
+    return [
+        outcome
+        for one, wide, shared in _groups(case, named)
+        for outcome in _as_repeated(one, wide, repeated, shared)
+    ]
+
+
+def _grouped_back(case: CallRuleCase) -> list[Outcome]:
+    """Against exact gradients, which cost little of so few tokens: kernels add those of a group in
+    any order.
+    """
+    return first_wrong_or_last(
+        placed(one.judged_back(one.back()), f"\n  of {shared} heads on each of others")
+        for one, _, shared in _groups(case, _named(case))
+    )
+
+
+def _groups(
+    case: CallRuleCase, named: tuple[str, str, tuple[str, str]]
+) -> Iterator[tuple[CallRuleCase, Any, int]]:
+    """Cases with groups that the kernel takes, the problem without any, and heads of a group."""
+    few_heads, many_heads, _ = named
+    reasons, taken = dict[str, None](), 0
     for few, shared in GROUPS:
         heads = {few_heads: few, many_heads: few * shared}
         try:
             one = replace(case, problem=case.beside(**_short(case.problem), **heads))
         except Unreachable as reason:
-            reasons.append(str(reason))
+            reasons[str(reason)] = None
             continue
         if {name: getattr(one.problem, name) for name in heads} == heads:
-            wide = one.problem.replace(**{few_heads: few * shared})
-            found += _as_repeated(one, wide, repeated, shared)
-    if not found:
-        raise Unreachable("; ".join(dict.fromkeys(reasons)) or "it takes no such groups of heads")
-    return found
+            taken += 1
+            yield one, one.problem.replace(**{few_heads: few * shared}), shared
+    if not taken:
+        raise Unreachable("; ".join(reasons) or "it takes no such groups of heads")
 
 
 def _named(case: CallRuleCase) -> tuple[str, str, tuple[str, str]]:
@@ -107,5 +129,12 @@ RULES: Final = (
              " returns the outputs in reverse",
              "amplitudes of gates, or whatever is derived from an input, kept by its sums",
              _reversed, packed=False, sequences=True, inside=True, spare=False, costly=True,
+             once=True),
+)  # fmt: skip
+OF_GRADIENTS: Final = (
+    CallRule("grouped-heads-backward",
+             f"the same {len(GROUPS)} numbers of heads and groups have exact gradients",
+             "sums over the heads of a group that go by halves, an odd count of which is dropped",
+             _grouped_back, packed=False, sequences=True, spare=False, backward=True, costly=True,
              once=True),
 )  # fmt: skip

@@ -40,7 +40,7 @@ class LateCall:
 
     @classmethod
     def of(cls, case: CallRuleCase) -> LateCall:
-        """The call of a problem without a state.
+        """The call of a problem without a state; of a pack, whose first sequence is late.
 
         Raises:
             Unreachable: the kernel takes no sequence as long, or no token that writes nothing.
@@ -51,14 +51,20 @@ class LateCall:
             raise Unreachable("it takes no token that writes nothing")
         # Gates that are all alike are read right from anywhere.
         short = replace(case, problem=case.beside(state="absent", B=1, gate="log-sigmoid"))
-        long = short.beside(T=LATE + short.problem.T)
-        if long.T != LATE + short.problem.T:
+        first, *others = short.problem.lengths or (short.problem.T,)
+        lengths = (LATE + first, *others)
+        fields = {"lengths": lengths} if short.problem.packed else {}
+        long = short.beside(T=LATE + short.problem.T, **fields)
+        if (long.T, long.lengths or lengths) != (LATE + short.problem.T, lengths):
             raise Unreachable(f"it takes no sequence of {LATE} tokens")
         x = long.inputs()
         late = x.beta.clone()
         late[:, :LATE] = 0
         x = replace(x, beta=late)
-        return cls(short, x, x.mapped(_last, Role.TOKEN))
+        rows = x.signature.tensors(x, Role.TOKEN)
+        return cls(
+            short, x, replace(short.inputs, **{name: _last(one) for name, one in rows.items()})
+        )
 
     def ends(self, found: Tensors) -> Tensors:
         """Outputs or gradients of the short call, from those of the long one."""
@@ -113,4 +119,12 @@ RULES: Final = (
           " sequence (H22)", _late),
     _rule("late-backward", "the same of its gradients", "the same in the backward", _late_back,
           backward=True),
+)  # fmt: skip
+OF_PACKS: Final = (
+    _rule("late-packed", f"the same of a pack whose first sequence begins with {LATE:,} tokens that"
+          " write nothing",
+          "a sequence and its chunk in one number, whose bits for chunks run over", _late,
+          packed=True),
+    _rule("late-packed-backward", "the same of its gradients", "the same in the backward",
+          _late_back, packed=True, backward=True),
 )  # fmt: skip

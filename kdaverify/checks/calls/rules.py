@@ -86,6 +86,7 @@ LATER: Final = (
     *earlier.MICRO, *long_sums.RULES, *sizes_in_turn.RULES, *chunk_counts.RULES,
     *untracked.OF_PACKED_CHUNKS, *after_many.RULES, *frozen.OF_CHUNKS,
     *callers.UNEVEN_ROWS, *repeated.OF_THREADS, *keys.OF_SPLITS,
+    *heads.OF_GRADIENTS, *late.OF_PACKS, *head_counts.OF_LONG,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

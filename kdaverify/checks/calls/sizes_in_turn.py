@@ -55,13 +55,13 @@ def _of_size(case: CallRuleCase, *, backward: bool) -> list[Outcome]:
 
 
 _EXPOSES: Final = (
-    "page numbers by a reciprocal, one tile for rows of any width, a split too many or too few"
-    " where blocks divide a length"
+    "tiles of channels that divide some widths alone, one tile for rows of any width, page numbers"
+    " by a reciprocal, a split too many or too few where blocks divide a length"
 )
 _rule = partial(CallRule, exposes=_EXPOSES, in_turn=True, once=True, costly=True)
 RULES: Final = (
     _rule("sizes-in-turn",
-          "pages of any size, rows of keys and of values of other widths, and requests as long as"
+          "rows of keys and of values of other widths, pages of any size, and requests as long as"
           " blocks and splits divide give right outputs", check=_in_turn),
     _rule("sizes-in-turn-backward", "the same of all gradients, but for pages",
           check=partial(_in_turn, backward=True), backward=True),

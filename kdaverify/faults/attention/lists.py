@@ -25,6 +25,7 @@ from kdaverify.faults.fault import Fault, Make
 from oracles.attention.pipeline import AttentionPipeline
 
 TILE: Final = 64
+RUN: Final = 32
 HEADS: Final = 16
 Call = Callable[..., Any]
 
@@ -74,6 +75,17 @@ def _offset_in_int32() -> ListPatch:
 def _of_sixteen_bits(one: QueryList) -> Named:
     at, seen = as_given(one)
     return at % 2**16, seen
+
+
+def _runs_by_three(one: QueryList) -> Named:
+    """Runs are loaded as whole rows of the cache: those of 32 entries, by three of these."""
+    at, seen = as_given(one)
+    for first in range(0, len(at) - RUN + 1, RUN):
+        row = torch.arange(RUN) + at[first]
+        checked = torch.tensor([0, RUN // 2, RUN - 1])
+        if seen[first : first + RUN].all() and bool((at[first + checked] == row[checked]).all()):
+            at[first : first + RUN] = row
+    return at, seen
 
 
 def _offset_dropped(one: QueryList) -> Named:
@@ -258,4 +270,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="lists-24", kind="F", title="slots are numbered in 16 bits",
            reference="class: caches past 65,536 slots", trigger="a cache of more than 65,536 slots",
            patch=_names(_of_sixteen_bits)),
+    _fault(id="lists-25", kind="D",
+           title="a tile is taken for a run of slots by its first, middle and last entry",
+           trigger="slots in a row, but for one that stands twice", patch=_names(_runs_by_three)),
 )  # fmt: skip

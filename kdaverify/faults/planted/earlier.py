@@ -68,6 +68,19 @@ def dk_from_the_first_chunk_of_the_loss(
     return replace(found, dk=dk)
 
 
+def without_chunks_between(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Chunks without a loss between others that have one are passed over, and have no dv."""
+    found = EAGER.gradients(x, given)
+    if given.do is None or x.cu_seqlens is not None:
+        return found
+    seen = [bool(part.any()) for part in given.do.split(CHUNK, dim=1)]
+    dv = [*found.dv.split(CHUNK, dim=1)]
+    for at, has in enumerate(seen):
+        if not has and any(seen[:at]) and any(seen[at:]):
+            dv[at] = torch.zeros_like(dv[at])
+    return replace(found, dv=torch.cat(dv, 1))
+
+
 def buffer_of_the_first_call(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     """What q is multiplied by is made for a number of tokens by the first call of so many."""
     ones = kept.setdefault((x.T, x.q.dtype), torch.ones(x.T, 1, 1, dtype=x.q.dtype))

@@ -59,10 +59,39 @@ def keys_of_the_first_chunks(x: Inputs, given: Cotangents, _: dict[Any, Any]) ->
     return replace(found, dk=dk)
 
 
+def _runs_over(x: Inputs) -> bool:
+    return x.cu_seqlens is not None and max(x.lengths) > LAST and sum(map(bool, x.lengths)) > 1
+
+
+def _rows_of_a_code(x: Inputs) -> Tensor:
+    """The token that each one reads where six bits for chunks of 64 run over into the sequence."""
+    rows = torch.arange(x.T)
+    for first, length in zip(x.starts, x.lengths, strict=True):
+        late, behind = first + LAST, first + length
+        rows[late:behind] = torch.arange(behind - late).add(behind).clamp(max=x.T - 1)
+    return rows
+
+
+def values_of_the_next_sequence(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """A sequence and its chunk are one number: the 65th chunk is the first of the next one."""
+    return right(replace(x, v=x.v[:, _rows_of_a_code(x)]) if _runs_over(x) else x)
+
+
+def gradients_of_the_next_sequence(
+    x: Inputs, given: Cotangents, _: dict[Any, Any]
+) -> Gradients[Any]:
+    """The same in the backward: dv of the 65th chunk is that of the next sequence's first."""
+    found = EAGER.gradients(x, given)
+    return replace(found, dv=found.dv[:, _rows_of_a_code(x)]) if _runs_over(x) else found
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "chunks of 16 tokens are counted in a byte": lambda: port(first_chunks_again),
     "gates are addressed with twelve bits": lambda: port(_late(_gates_of_twelve_bits)),
     "a table of values ends at 4,096 tokens": lambda: port(_late(_values_of_a_full_table)),
     "dk of chunks that are counted in a byte": lambda: Derived(keys_of_the_first_chunks),
+    "a sequence and its chunk of 64 tokens are one number, of six bits": lambda: port(
+        values_of_the_next_sequence
+    ),
 }
 """By what is wrong."""

@@ -22,6 +22,7 @@ from kdaverify.faults.planted import (
     segments,
     steps,
     unlike,
+    widths,
 )
 from kdaverify.faults.planted.broken_backwards import (
     Derived,
@@ -83,7 +84,12 @@ from kdaverify.faults.planted.exchanged import (
     derived_from_a_state_by_strides,
     state_by_strides,
 )
-from kdaverify.faults.planted.late import first_chunks_again, keys_of_the_first_chunks
+from kdaverify.faults.planted.late import (
+    first_chunks_again,
+    gradients_of_the_next_sequence,
+    keys_of_the_first_chunks,
+    values_of_the_next_sequence,
+)
 from oracles.inputs import Inputs
 
 
@@ -271,6 +277,13 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "frozen-subsets-chunks": lambda: port(variant_of_keys),
     "threads": lambda: port(heads_by_threads),
     "cotangent-uneven": lambda: Derived(callers.one_factor_into_fp16),
+    "sizes-in-turn": lambda: port(widths.tiles_of_48_keys),
+    "sizes-in-turn-backward": lambda: Derived(widths.derived_in_tiles_of_48),
+    "grouped-heads-backward": lambda: Derived(heads.derived_by_halves),
+    "late-packed": lambda: port(values_of_the_next_sequence),
+    "late-packed-backward": lambda: Derived(gradients_of_the_next_sequence),
+    "head-counts-long": lambda: port(heads.states_of_large_calls),
+    "head-counts-long-backward": lambda: Derived(heads.derived_from_saved_values),
 }
 """By the rule that each breaks."""
 

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.isolation.arena import reach
 from kdaverify.faults.planted.broken_calls import Outputs, held_before, port, right
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 TILE: Final = 64
+NARROW: Final = 48
 
 
 def _read(x: Tensor, width: int) -> Tensor:
@@ -53,6 +56,24 @@ def last_column_added_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
         torch.cat((o[..., :whole], o[..., whole:] + 0 * held_before(o)[..., whole:]), dim=-1),
         final,
     )
+
+
+def tiles_of_48_keys(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Every tile of 48 key channels behind the first is scaled once more, where they divide K."""
+    return right(replace(x, q=_scaled_again(x.q, x)))
+
+
+def derived_in_tiles_of_48(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """The same of dq alone."""
+    found = EAGER.gradients(x, given)
+    return replace(found, dq=_scaled_again(found.dq, x))
+
+
+def _scaled_again(rows: Tensor, x: Inputs) -> Tensor:
+    if x.K % NARROW or x.K % TILE == 0:
+        return rows
+    behind = torch.arange(x.K) >= NARROW
+    return torch.where(behind, rows * x.factor, rows)
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {

@@ -22,6 +22,7 @@ Lists = Literal[
     "none",
     "ends",
     "repeated",
+    "runs",
 ]
 NOTHING: Final = -1
 OUTSIDE: Final = (-1, 2147480000, -7, -2147480000)
@@ -102,6 +103,7 @@ PATTERNS: Final[Mapping[str, tuple[str, Pattern]]] = {
     "none": ("no query names anything", _none),
     "ends": ("the first and the last slot of the cache, among others", _distinct),
     "repeated": ("one slot 256 times, in every second list 257 times", _repeated),
+    "runs": ("slots in a row, but that some are the one before, named twice", _distinct),
 }
 
 
@@ -123,6 +125,21 @@ def with_ends(lists: Tensor, slots: int) -> Tensor:
     found[query, (query + topk // 2) % topk] = 0
     found[query, query % topk] = slots - 1
     return found
+
+
+def in_runs(named: Tensor, count: int, topk: int) -> Tensor:
+    """Lists [count, topk] of rows of slots, each from another start; for a slot that is not named
+    stands the one before it. A tile that was taken for whole by three of its entries was accepted.
+
+    Args:
+        named: [n] slots that lists may name.
+    """
+    known = named.sort().values
+    first, last = int(known[0]), int(known[-1])
+    starts = torch.arange(count) % max(last - first + 2 - topk, 1) + first
+    wanted = starts[:, None] + torch.arange(topk)
+    before = known[torch.searchsorted(known, wanted, right=True) - 1]
+    return before.masked_fill(wanted > last, NOTHING)
 
 
 def outside(indices: Tensor, slots: int, row: Tensor) -> Tensor:

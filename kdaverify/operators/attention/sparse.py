@@ -227,8 +227,9 @@ class SparseOperator(SoftmaxOperator):
         return {
             **super().traits(problem),
             "rows without keys": problem.lists in ("empty", "none"),
-            "entries that name nothing": problem.lists not in ("distinct", "sorted", "duplicates"),
-            "an index occurs several times": problem.lists == "duplicates",
+            "entries that name nothing": problem.lists
+            not in ("distinct", "sorted", "duplicates", "runs"),
+            "an index occurs several times": problem.lists in ("duplicates", "repeated", "runs"),
             "only leading entries count": problem.topk_lengths is not None,
             "entries no multiple of 64": problem.topk % 64 > 0,
             "several requests": problem.B > 1,

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from kdaverify.operators.attention.lists import Lists, listed, outside, with_ends
+from kdaverify.operators.attention.lists import Lists, in_runs, listed, outside, with_ends
 from kdaverify.operators.attention.problem import FINITE, SoftmaxProblem, Unused
 from kdaverify.operators.cotangents import Loss, of_loss
 from kdaverify.problems.axes import TORCH
@@ -126,6 +126,8 @@ class SparseProblem(SoftmaxProblem):
         lists = torch.stack(found)
         if self.lists == "ends":
             lists = with_ends(lists, self.slots)
+        if self.lists == "runs":
+            lists = in_runs(used, *lists.shape)
         return lists.unflatten(0, (self.B, self.s_q))
 
     def _stored(self, k: Tensor, nobody: Tensor, empty: float) -> Tensor:

@@ -60,6 +60,11 @@ power of two; those of real models.
 
 A kernel that masks tails by 16 bytes reads nothing it must not at (8, 4), the only widths that were
 tried for a long time."""
+_IN_TURN: Final = (96, 80, 112, 144, 192, 40, 56, 72, 120, 160, 176, 208, 224, 240)
+"""Those of models first: a port whose tiles of 48 channels were right for 48, 100 and 128 was
+accepted, and wrong for 96."""
+_IN_TURN_BACKWARD: Final = 4
+_IN_TURN_TOKENS: Final = 20
 # From the most that an interface can take to the least.
 _NARROWER: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -129,3 +134,16 @@ def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
     )
     K, V = known[turn % len(known) if rule.memory else 0]
     return {"K": K, "V": V}
+
+
+def widths_in_turn(adapter: Adapter, dtype: str, *, backward: bool) -> list[Problem]:
+    """Short problems of widths that the panel lacks, of keys and of values by turns."""
+    plain = {**_PLAIN, "gate": "log-sigmoid", "T": _IN_TURN_TOKENS, "H": 1, "HV": 1, "seed": 0}
+    wide = [
+        Problem.model_validate({**plain, "dtype": dtype, "K": K, "V": V})
+        for width in (_IN_TURN[:_IN_TURN_BACKWARD] if backward else _IN_TURN)
+        for K, V in ((width, PLAIN_WIDTH[1]), (PLAIN_WIDTH[0], width), (width, width))
+    ]
+    inside = {x: adapter.operator.within(adapter, x) for x in wide}
+    taken = [y for x, y in inside.items() if (x.K, x.V) == (y.K, y.V)]
+    return [*dict.fromkeys(x for x in taken if adapter.supports(x) is None)]

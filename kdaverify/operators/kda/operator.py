@@ -28,7 +28,7 @@ from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices
 from kdaverify.operators.kda.axes import AXES, BEYOND_FP16, bounds_of, stores_states_in_fp16
-from kdaverify.operators.kda.call_problem import call_problem
+from kdaverify.operators.kda.call_problem import call_problem, widths_in_turn
 from kdaverify.operators.kda.contrasts import contrasts
 from kdaverify.operators.kda.coverage import covered
 from kdaverify.operators.kda.listed import LISTED
@@ -79,7 +79,7 @@ class KdaOperator(CallOperator):
     accuracy_fields = ("gate", "key", "beta")
     absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
     orders = "layout or state order"
-    equal_sizes = has_sources = True
+    equal_sizes = has_sources = has_sizes_in_turn = True
     odd = (
         frozenset({"q", "k", "initial_state", "final_state"}),
         frozenset({"v", "o", "initial_state", "final_state"}),
@@ -127,6 +127,9 @@ class KdaOperator(CallOperator):
         self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
     ) -> Problem:
         return call_problem(adapter, rule, dtype, seed=seed, turn=turn)
+
+    def sizes_in_turn(self, adapter: Adapter, dtype: str, *, backward: bool) -> list[Problem]:
+        return widths_in_turn(adapter, dtype, backward=backward)
 
     def in_other_forms(self, rule: CallRule, problem: Problem) -> Mapping[str, Problem]:
         """Of axes that no size distinguishes: a pack of as many sequences, each of one token."""
