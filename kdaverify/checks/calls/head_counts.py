@@ -17,6 +17,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.copies import Copies, wide_axis
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, first_wrong_or_last
+from oracles.signature import Role
 
 COUNTS: Final = (2, 4, 8, 16, 32, 64)
 """Of heads: those of models, and what tensor parallelism leaves of them."""
@@ -57,15 +58,18 @@ def _counted(case: CallRuleCase) -> Iterator[Copies]:
 
 
 def _long(case: CallRuleCase) -> Copies:
-    """Copies of a long head, or of channels of a long sequence, so many that a row of each token
-    has a million elements.
+    """Copies of a long head, or of channels of a long sequence: one input has a million elements.
+
+    Raises:
+        Unreachable: it takes no call as long, or its operator has neither.
     """
     axis = wide_axis(case)
     one = _of_one(case, axis, LONG)
-    row = getattr(one.problem, "K" if axis == "H" else axis)
     if getattr(one.problem, "T", 0) < LONG:
         raise Unreachable(f"it takes no sequence of {LONG} tokens")
-    return Copies.of(one, -(-ELEMENTS // (LONG * row)), frozenset({axis, "HV"}))
+    rows = one.inputs.signature.tensors(one.inputs, Role.TOKEN).values()
+    number = -(-ELEMENTS // max(x.numel() for x in rows))
+    return Copies.of(one, number, frozenset({axis, "HV"}))
 
 
 def _forward(case: CallRuleCase) -> list[Outcome]:

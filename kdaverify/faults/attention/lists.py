@@ -270,7 +270,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="lists-24", kind="F", title="slots are numbered in 16 bits",
            reference="class: caches past 65,536 slots", trigger="a cache of more than 65,536 slots",
            patch=_names(_of_sixteen_bits)),
-    _fault(id="lists-25", kind="D",
+    _fault(id="lists-25",
            title="a tile is taken for a run of slots by its first, middle and last entry",
            trigger="slots in a row, but for one that stands twice", patch=_names(_runs_by_three)),
 )  # fmt: skip

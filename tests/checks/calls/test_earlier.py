@@ -11,9 +11,14 @@ import pytest
 from kdaverify.adapters.registry import find
 from kdaverify.checks.calls.earlier import EVALUATED_FIRST, MICRO, RULES
 from kdaverify.checks.status import Status
+from kdaverify.faults.planted.broken_backwards import Derived
 from kdaverify.faults.planted.broken_calls import port
 from kdaverify.faults.planted.catalogue import PLANTED
-from kdaverify.faults.planted.earlier import gradient_that_clears_grad, path_of_the_first_call
+from kdaverify.faults.planted.earlier import (
+    gradient_that_clears_grad,
+    path_of_the_first_call,
+    without_chunks_between,
+)
 from tests.checks.ruled import statuses
 
 NAMES: Final = [rule.name for rule in (*RULES, *EVALUATED_FIRST, *MICRO)]
@@ -48,6 +53,12 @@ def test_a_backward_that_clears_grad_is_found_by_backward_alone() -> None:
     found = statuses(port(gradient_that_clears_grad), ("micro-batches", "backward-twice"))
     assert Status.FAIL in found["micro-batches"]
     assert found["backward-twice"] == {Status.PASS}
+
+
+def test_a_backward_that_passes_over_chunks_without_a_loss_is_found_by_one_with_a_gap() -> None:
+    found = statuses(Derived(without_chunks_between), (*NAMES, "late-backward"))
+    rejecting = {rule for rule, said in found.items() if any(one.rejects for one in said)}
+    assert rejecting == {"masked-loss-backward"}
 
 
 def test_every_rule_has_a_fault() -> None:

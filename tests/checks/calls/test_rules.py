@@ -22,7 +22,6 @@ ELSEWHERE = {
     *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
     *("many-copies", "many-copies-backward", "long-rows", "sequences-apart", "late-keys"),
     *("combined-sizes", "combined-sizes-backward", "nan-shows", "long-sums-backward"),
-    *("sizes-in-turn", "sizes-in-turn-backward"),
     *(name for name, rule in RULES.items() if rule.keys),
 }
 
