@@ -108,6 +108,8 @@ def test_a_right_kernel_keeps_them() -> None:
         "copies-heads",
         "copies-heads-backward",
         "head-counts",
+        "head-counts-long",
+        "head-counts-long-backward",
         "head-counts-backward",
         "first-after-start",
         "tuned",
