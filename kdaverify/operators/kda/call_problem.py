@@ -139,10 +139,12 @@ def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
 def widths_in_turn(adapter: Adapter, dtype: str, *, backward: bool) -> list[Problem]:
     """Short problems of widths that the panel lacks, of keys and of values by turns."""
     plain = {**_PLAIN, "gate": "log-sigmoid", "T": _IN_TURN_TOKENS, "H": 1, "HV": 1, "seed": 0}
+    widths = _IN_TURN[:_IN_TURN_BACKWARD] if backward else _IN_TURN
+    pairs = ((K, PLAIN_WIDTH[1]) for K in widths), ((PLAIN_WIDTH[0], V) for V in widths)
+    alike = ((width, width) for width in widths[: None if adapter.domain.square else 1])
     wide = [
         Problem.model_validate({**plain, "dtype": dtype, "K": K, "V": V})
-        for width in (_IN_TURN[:_IN_TURN_BACKWARD] if backward else _IN_TURN)
-        for K, V in ((width, PLAIN_WIDTH[1]), (PLAIN_WIDTH[0], width), (width, width))
+        for K, V in (*alike, *chain(*pairs))
     ]
     inside = {x: adapter.operator.within(adapter, x) for x in wide}
     taken = [y for x, y in inside.items() if (x.K, x.V) == (y.K, y.V)]
