@@ -21,6 +21,9 @@ from oracles.signature import Role
 
 COUNTS: Final = (2, 4, 8, 16, 32, 64)
 """Of heads: those of models, and what tensor parallelism leaves of them."""
+FEWER: Final = (2, 8, 32)
+"""Those of a kernel that is compiled for each: six took 125 s of a GPU's acceptance, there and
+back."""
 TOKENS: Final = 150
 """Two chunks of 64 and a tail, three states to hand over in chunks of 32."""
 LONG: Final = 1100
@@ -45,7 +48,7 @@ def _counted(case: CallRuleCase) -> Iterator[Copies]:
     """
     axis = wide_axis(case)
     small, reasons, taken = _of_one(case, axis, TOKENS), dict[str, None](), 0
-    for number in COUNTS:
+    for number in FEWER if case.adapter.compiled else COUNTS:
         try:
             copies = Copies.of(small, number, frozenset({axis, "HV"}))
         except Unreachable as reason:
