@@ -66,13 +66,12 @@ def _first_suite(spec: str) -> str:
 def _fails(spec: str, request: Request) -> bool:
     from kdaverify.adapters.isolation import housed
     from kdaverify.adapters.registry import find
-    from kdaverify.adapters.shipped import SHIPPED
     from kdaverify.plugin.crashes import CrashFiles
 
     assert request.crash_folder is not None
     adapter, files = find(spec), CrashFiles(request.crash_folder)
     if (
-        spec in SHIPPED
+        _ships(spec)
         or not (adapter.open_ended and adapter.answers)
         or adapter.missing()
         or any(crash.test != HERE for crash in files.crashes(spec))
@@ -88,6 +87,15 @@ def _fails(spec: str, request: Request) -> bool:
         limits=request.limits,
     )
     return _misfit(adapter, spec, files)
+
+
+def _ships(spec: str) -> bool:
+    """Whether the kernel comes with kdaverify, also under an option that takes no other kernel."""
+    from kdaverify.adapters.registry import source_of, without_options
+    from kdaverify.adapters.shipped import SHIPPED
+
+    name = without_options(spec)
+    return name in SHIPPED and source_of(spec) == source_of(name)
 
 
 def _misfit(adapter: Adapter, spec: str, files: CrashFiles) -> bool:

@@ -36,6 +36,25 @@ def test_long_sessions_and_a_number_of_workers_stand(
     assert workers(tmp_path, "eager-merge") == "auto"
 
 
+@pytest.mark.parametrize(
+    ("impl", "called"),
+    [("eager", False), ("fla:autotune=0", False), ("{port}", True)],
+)
+def test_what_ships_is_not_called_before_the_workers_also_under_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impl: str, *, called: bool
+) -> None:
+    """Of FLA's kernels the first calls took 26 s of a GPU's session, beside 15 idle cores."""
+    port = tmp_path / "port.py"
+    port.write_text(
+        "import kdaverify\n@kdaverify.kernel\n"
+        "def port(q, k, v, g, beta, *, scale, initial_state): raise ValueError\n"
+    )
+    seen = list[str]()
+    monkeypatch.setattr(preflight, "_misfit", lambda _adapter, spec, _files: seen.append(spec))
+    workers(tmp_path, impl.format(port=port), workers="2")
+    assert bool(seen) is called
+
+
 def test_first_calls_that_do_not_return_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
