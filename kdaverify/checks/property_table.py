@@ -154,7 +154,8 @@ _ALL: Final = (
              both_passes=True,
              law=Statement("the backward is the derivative of the kernel's own forward", "5",
                            "gradients of another forward than the kernel's (B2, B3, GA2)")),
-    Property("jacobian", "checks.jacobian:jacobian", of_gradients=True, both_passes=True),
+    Property("jacobian", "checks.jacobian:jacobian", tier=Tier.GRADIENTS, of_gradients=True,
+             both_passes=True),
     Property("cotangent_linearity", "checks.cotangent_linearity:cotangent_linearity", relates=True,
              of_gradients=True, both_passes=True,
              law=Statement("gradients are linear in the cotangents, to the bit for powers of two,"
