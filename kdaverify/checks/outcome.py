@@ -26,6 +26,8 @@ from oracles.certified import UncertifiedError
 from oracles.signature import Role, TensorCall
 
 # An output that a conforming kernel may overflow in: the others of the same call are judged.
+MOST_WRONG: Final = 4
+"""Sizes: each takes a second of a kernel that is wrong in all."""
 OVERFLOWS = "it overflows in an emulated kernel of the contract; not judged, unlike the others"
 
 
@@ -88,6 +90,26 @@ def first_wrong_or_last(calls: Iterable[list[Outcome]]) -> list[Outcome]:
         if rejected(found):
             break
     return found
+
+
+def first_wrong_of(sizes: Iterable[tuple[str, list[Outcome]]]) -> list[Outcome]:
+    """The outcomes of the first size that is wrong, with which others are; else of the last.
+
+    Which sizes are wrong says more of a bug than how wrong one is: calls are made until MOST_WRONG
+    are.
+
+    Args:
+        sizes: what each is called, and the outcomes of its call.
+    """
+    wrong, right = dict[str, list[Outcome]](), dict[str, list[Outcome]]()
+    for name, found in sizes:
+        (wrong if rejected(found) else right)[name] = found
+        if len(wrong) == MOST_WRONG:
+            break
+    if not wrong:
+        return [*right.values()][-1] if right else []
+    said = f"wrong with {', '.join(wrong)}; right with {', '.join(right) or 'none before'}"
+    return placed(next(iter(wrong.values())), f"\n  {said}")
 
 
 def is_packed(call: TensorCall) -> bool:

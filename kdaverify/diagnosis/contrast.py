@@ -18,7 +18,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.borderline import CLEAR
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.property_table import PROPERTIES, plain_call
+from kdaverify.checks.property_table import plain_call
 from kdaverify.diagnosis.common_factor import negated
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.races import differing
@@ -267,8 +267,7 @@ def _changed(case: PropertyCase, change: Mapping[str, Any]) -> PropertyCase | No
 
 
 def _small(case: PropertyCase) -> bool:
-    own = PROPERTIES[case.property]
-    return own.shrinks and operator_of(case.problem).cost(case.problem) <= LARGEST
+    return case.shrinks and operator_of(case.problem).cost(case.problem) <= LARGEST
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ WITHIN: Final = (
     "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be"
     " compared with known faults"
 )
+OF_RULE: Final = (
+    "calls of this rule alone show it: one call of its case is within tolerance, so that there is"
+    " nothing to compare with known faults"
+)
 SMALL: Final = (
     "compared element by element where the error is 8 times that of a right kernel, since the"
     " outputs as a whole are within tolerance"
@@ -167,7 +171,7 @@ def _compared(
         memory = lineup.unwritten
         if memory:
             return Diagnosis(smallest, unwritten=memory, where=_where(adapter, lineup, question, 1))
-        silent = _silent(lineup)
+        silent = _silent(lineup, one)
         if silent:
             found = replace(found, silent=silent)
         else:
@@ -202,10 +206,10 @@ def _by_parts(
     )
 
 
-def _silent(lineup: FaultComparison) -> str:
+def _silent(lineup: FaultComparison, question: PropertyCase) -> str:
     """Why known faults cannot be compared with the kernel; "" if they can."""
     if not lineup.wrong:
-        return WITHIN
+        return OF_RULE if question.is_about_sizes else WITHIN
     return "" if lineup.comparable else NOT_FINITE
 
 

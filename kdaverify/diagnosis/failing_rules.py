@@ -17,6 +17,9 @@ from kdaverify.verdicts.verdict import Verdict
 MOST: Final = 5
 """Rules in a sentence: a kernel that breaks more is wrong in plain calls too, or in several ways,
 and its failures say more than their number."""
+EXPLAINED: Final = 2
+"""Rules in a sentence that says what known kernels broke each by: a first-time user found a bug's
+mechanism there, in the reference."""
 SHARE: Final = 0.5
 """Of their failures and those of plain calls, that the rules have at least. Failures of laws are of
 no plain call: a limit of a launch was hidden behind a final state that is wrong in short tails,
@@ -98,7 +101,11 @@ def _sentence(rows: Sequence[Verdict], where: str) -> str:
     few = 0 < len(wrong) <= MOST and len(broken) - len(wrong) >= HOLDING * len(wrong)
     if not few or of_rules < SHARE * (of_rules + plain):
         return ""
-    listed = "; ".join(f"{rule} ({RULES[rule].about})" for rule in sorted(wrong))
+    why = len(wrong) <= EXPLAINED
+    listed = "; ".join(
+        f"{rule} ({RULES[rule].about}{f'; it exposes {RULES[rule].exposes}' if why else ''})"
+        for rule in sorted(wrong)
+    )
     verb = "is" if len(wrong) == 1 else "are"
     return f"{len(wrong)} of {len(broken)} rules of calls {verb} broken{where}: {listed}"
 

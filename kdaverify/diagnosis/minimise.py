@@ -9,7 +9,6 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.operator import operator_of
@@ -62,7 +61,7 @@ def minimise(
         failed: how the case fails.
         also: what smaller cases have to fulfil besides.
     """
-    if not PROPERTIES[question.property].shrinks:
+    if not question.shrinks:
         return question
     _, status, ratio = failed
     least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio

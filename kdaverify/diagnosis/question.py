@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls import RULES
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import row_call
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.tolerances import Tolerances
@@ -20,6 +22,19 @@ class PropertyCase:
     property: str
     problem: Any
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether smaller problems keep their point: rules about sizes alone make calls of their
+        own, and a smaller head made a call of 954 of them, larger than that of the first case.
+        """
+        return PROPERTIES[self.property].shrinks and not self.is_about_sizes
+
+    @property
+    def is_about_sizes(self) -> bool:
+        """Whether it is a rule whose calls have sizes of their own."""
+        rule = RULES.get(str(self.detail.get("rule")))
+        return rule is not None and rule.once
 
 
 class DiagnosisCase(Protocol):

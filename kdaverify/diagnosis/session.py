@@ -42,7 +42,7 @@ OUTPUTS: Final = "outputs"
 """Of what is found of a second bug: the outputs that it is in, the others of the case being wrong
 by the first one too."""
 NO_TIME: Final = "not minimised: no time was left for it (--diagnosis gives more)"
-FIXED: Final = "not minimised: its problems keep their size"
+FIXED: Final = "not minimised: its calls have sizes of their own"
 SMALLEST: Final = (
     "not made smaller: in its share of the time no smaller case was found that fails in the same"
     " way (--diagnosis gives more)"
@@ -323,7 +323,7 @@ def minimised_line(verdict: Verdict, smallest: PropertyCase) -> str:
         verdict: of the case as it was tested.
         smallest: what was found.
     """
-    if not PROPERTIES[verdict.property].shrinks:
+    if not smallest.shrinks:
         return FIXED
     if smallest.problem.to_json() == verdict.problem:
         return SMALLEST

@@ -161,7 +161,10 @@ class Copies:
         return self.case.judged_back(self.last(self.case.back(self.loss(), self.many)))
 
     def _said(self, place: int) -> str:
-        return f"in copy {place:,} of {self.number:,} of this call, along {self._letters}"
+        return (
+            f"of {self.number:,} equal copies in one call, along {self._letters}, copy {place:,} is"
+            " the one farthest from the first"
+        )
 
     @property
     def _letters(self) -> str:

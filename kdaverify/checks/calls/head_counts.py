@@ -16,7 +16,7 @@ from typing import Final
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.copies import Copies, wide_axis
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome, first_wrong_or_last
+from kdaverify.checks.outcome import Outcome, first_wrong_of
 from oracles.signature import Role
 
 COUNTS: Final = (2, 4, 8, 16, 32, 64)
@@ -76,19 +76,15 @@ def _long(case: CallRuleCase) -> Copies:
 
 
 def _forward(case: CallRuleCase) -> list[Outcome]:
-    return first_wrong_or_last(copies.checked() for copies in _counted(case))
+    return first_wrong_of((_said(copies), copies.checked()) for copies in _counted(case))
 
 
 def _backward(case: CallRuleCase) -> list[Outcome]:
-    return first_wrong_or_last(
-        [
-            replace(outcome, message=f"{outcome.message}\n  of {copies.number} equal heads")
-            if outcome.status.rejects
-            else outcome
-            for outcome in copies.checked_back()
-        ]
-        for copies in _counted(case)
-    )
+    return first_wrong_of((_said(copies), copies.checked_back()) for copies in _counted(case))
+
+
+def _said(copies: Copies) -> str:
+    return f"{copies.number} heads" if "H" in copies.axes else f"{copies.number} times the channels"
 
 
 _rule = partial(CallRule, size="tails", packed=False, spare=False, costly=True, once=True)

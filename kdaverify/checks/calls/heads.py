@@ -12,7 +12,7 @@ from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.outcome import Outcome, first_wrong_or_last, placed
+from kdaverify.checks.outcome import Outcome, first_wrong_of
 from oracles.head_order import heads_reversed
 from oracles.signature import Role
 
@@ -42,9 +42,13 @@ def _grouped_back(case: CallRuleCase) -> list[Outcome]:
     """Against exact gradients, which cost little of so few tokens: kernels add those of a group in
     any order.
     """
-    return first_wrong_or_last(
-        placed(one.judged_back(one.back()), f"\n  of {shared} heads on each of others")
-        for one, _, shared in _groups(case, _named(case))
+    few, many, _ = named = _named(case)
+    return first_wrong_of(
+        (
+            f"{few}={getattr(one.problem, few)} {many}={getattr(one.problem, many)}",
+            one.judged_back(one.back()),
+        )
+        for one, _, _ in _groups(case, named)
     )
 
 
@@ -135,7 +139,8 @@ RULES: Final = (
 )  # fmt: skip
 OF_GRADIENTS: Final = (
     CallRule("grouped-heads-backward",
-             f"the same {len(GROUPS)} numbers of heads and groups have exact gradients",
+             "gradients of a call whose heads share others in groups are exact, with"
+             f" {len(GROUPS)} numbers of heads and groups",
              "sums over the heads of a group that go by halves, an odd count of which is dropped",
              _grouped_back, packed=False, sequences=True, spare=False, backward=True, costly=True,
              once=True),
