@@ -4,6 +4,7 @@ summary, the decision as exit code.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -150,4 +151,6 @@ def _ruling(decisions: list[Decision], ended: int, console: Console) -> Ruling:
 
 
 if __name__ == "__main__":
+    # What ends it from outside ends it as Ctrl-C does: what was found is reported.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(guarded(lambda: run(Request.model_validate_json(sys.argv[1]), Console())))
