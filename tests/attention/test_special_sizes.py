@@ -86,6 +86,7 @@ PREFIXES: Final = {
     "PREFIX-equal-columns": ("middle-pages",),
     "PREFIX-fork": ("forked-pages",),
     "PREFIX-outer": ("outer-pages",),
+    "PREFIX-nested": ("nested-pages",),
     "PREFIX-pair": ("paired-pages",),
     "TREE-odd": ("last-split-wins",),
     "PREFIX-border": ("prefix-to-the-end",),

@@ -25,6 +25,10 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role
 
+STATE: Final = 2**20
+"""Numbers of all states of a step: 64 heads of 128 x 128. A port that updated as many in place was
+accepted: the states that it was given are those of requests that may be rolled back."""
+REAL_WIDTH: Final = 64
 ENTRIES: Final = 1100
 """Sequences times heads of a batch: more than the 1,024 threads of a block."""
 PACKED: Final = 33_000
@@ -294,6 +298,14 @@ def _wide(case: CallRuleCase) -> Copies:
     return Copies.of(one, _number(one, WIDE[axis], axis), frozenset({axis, "HV"}))
 
 
+def _large_state(case: CallRuleCase) -> Copies:
+    """Copies of one token whose states have a million numbers together."""
+    width = next(iter(sorted(case.adapter.widths, reverse=True)), REAL_WIDTH)
+    one = replace(case, problem=case.beside(K=width, V=width, B=1))
+    problem = one.problem
+    return Copies.of(one, -(-STATE // (problem.HV * problem.K * problem.V)), BATCH)
+
+
 Make = Callable[[CallRuleCase], Copies]
 
 
@@ -402,4 +414,10 @@ IN_A_ROW: Final = (
           " more, between which resets clear the state, returns what one does alone",
           "a second launch for tokens past 8,192, which starts from the given state", _in_a_row,
           size="tails", sequences=True, delta=True),
+)  # fmt: skip
+OF_LARGE_STATES: Final = (
+    _rule("copies-large-step", "each of equal sequences, whose states have a million numbers, has"
+          " what one has alone at the decode entry point, and keeps the state that it is given",
+          "large states updated where they lie", _stepped(_large_state), size="one",
+          sequences=True, decode=True, delta=True),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import is_slow, values_of
+from kdaverify.adapters.base import is_interpreted, is_slow, values_of
 from kdaverify.checks.calls.autograd import (
     RecordedCall,
     gradients_of_call,
@@ -41,6 +41,8 @@ BETWEEN: Final = 127
 begin. A port that passed chunks without a loss over there was accepted."""
 LOSS: Final = 4
 """Tokens of each part of the loss. Chosen: fewer than a chunk, so that no chunk is whole in it."""
+LONG: Final = 2100
+"""Tokens of a call whose work space is kept: one for sequences from 2,048 on was accepted."""
 LEFT_OUT: Final = (MASKED, BETWEEN, MASKED)
 MICRO_BATCHES: Final[dict[Backward, str]] = {
     "grad": "by torch.autograd.grad where `.grad` has the gradients of an earlier micro-batch",
@@ -156,6 +158,24 @@ def _masked(case: CallRuleCase) -> list[Outcome]:
     return long.judged_back(long.back(loss), loss)
 
 
+def _one_loss(case: CallRuleCase) -> list[Outcome]:
+    """Absent gradients of an output are 0, also where an earlier backward had them."""
+    long = replace(case, problem=case.beside(**_of_one_head(case), T=LONG))
+    if is_interpreted(case.adapter) or long.problem.T < LONG:
+        raise Unreachable(f"it takes no sequence of {LONG} tokens, or minutes for one")
+    if len(long.given) < 2:
+        raise Unreachable("a loss depends on one output")
+    found = list[Outcome]()
+    for name, dy in long.given.items():
+        loss = long.loss_of({name: dy})
+        plain = {n: dx.clone() for n, dx in long.back(loss).items()}
+        long.back()
+        judge = partial(long.judged_back, given=loss)
+        said = f"after a backward that had more than {name}"
+        found += same_or_right(plain, long.back(loss), judge, said)
+    return found
+
+
 def _of_one_head(case: CallRuleCase) -> dict[str, int]:
     return {name: 1 for name in HEADS if name in type(case.problem).model_fields}
 
@@ -203,4 +223,10 @@ MICRO: Final = (
           " micro-batch, and backward() adds them to it once",
           "a gradient that is added to `.grad` by the kernel, and once more by autograd",
           _micro_batches, packed=False, inside=True, backward=True, once=True),
+)  # fmt: skip
+ONE_LOSS: Final = (
+    _rule("one-loss-long", f"gradients of a loss on one output, of {LONG:,} tokens, do not depend"
+          " on an earlier backward of a loss on all",
+          "a gradient of the state that is left in a work space", _one_loss, size="tails",
+          packed=False, sequences=True, states=True, backward=True, once=True),
 )  # fmt: skip

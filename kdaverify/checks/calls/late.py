@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import is_interpreted
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.chunk_counts import NEUTRAL, NO_NEUTRAL
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role
@@ -103,6 +104,37 @@ def _late_back(case: CallRuleCase) -> list[Outcome]:
     return call.case.judged_back(found, inputs=call.short)
 
 
+def _early_back(case: CallRuleCase) -> list[Outcome]:
+    """Tokens that change nothing follow: all gradients are those of the sequence without them."""
+    short = replace(case, problem=case.beside(B=1, gate="log-sigmoid"))
+    long = short.beside(T=short.problem.T + LATE)
+    if is_interpreted(case.adapter) or long.T != short.problem.T + LATE:
+        raise Unreachable(f"it takes no sequence of {LATE} tokens, or minutes for one")
+    x, tokens = long.inputs(), short.problem.T
+    own = short.inputs.signature.tensors(short.inputs, Role.TOKEN, Role.STATE)
+    rows = x.signature.tensors(x, Role.TOKEN)
+    x = replace(x, **own | {name: _followed(own[name], rows[name], name) for name in rows})
+    received = case.adapter.received(x)
+    if any(bool(getattr(received, name)[:, tokens:].any()) for name in NEUTRAL):
+        raise Unreachable(NO_NEUTRAL)
+    states, outputs = x.signature.is_state, x.signature.cotangents
+    loss = {
+        name: dy if states(outputs[name]) else torch.cat((dy, _behind_zeros(dy)[:, :LATE]), 1)
+        for name, dy in short.given.items()
+    }
+    found = {
+        name: dx if states(name) else dx[:, :tokens].contiguous()
+        for name, dx in short.back(short.loss_of(loss), x).items()
+    }
+    return short.judged_back(found)
+
+
+def _followed(rows: Tensor, others: Tensor, name: str) -> Tensor:
+    """Rows before LATE others, which are 0 where a token that changes nothing is."""
+    behind = others[:, -LATE:]
+    return torch.cat((rows, torch.zeros_like(behind) if name in NEUTRAL else behind), 1)
+
+
 _rule = partial(
     CallRule,
     size="tails",
@@ -127,4 +159,9 @@ OF_PACKS: Final = (
           packed=True),
     _rule("late-packed-backward", "the same of its gradients", "the same in the backward",
           _late_back, packed=True, backward=True),
+)  # fmt: skip
+OF_EARLY: Final = (
+    _rule("early-backward", f"before {LATE:,} tokens that change nothing a sequence has the"
+          " gradients that it has alone", "a ring of states kept for the backward, of a length",
+          _early_back, backward=True),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import watched
 from kdaverify.checks.gradients import run_backward
-from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.outcome import Outcome, first_wrong_or_last
 from kdaverify.checks.status import Status
 from oracles.signature import Role, TensorCall
 
@@ -128,6 +128,24 @@ def _many_later_outputs(case: CallRuleCase) -> Tensors:
     return _returned(case, inputs)
 
 
+BATCHES: Final = (8, 16, 32)
+"""Sequences of steps that are captured as graphs, with as many heads as a launch is worth."""
+HEADS: Final = 16
+
+
+def _kept_step(case: CallRuleCase) -> list[Outcome]:
+    case.takes_one_token()
+    return first_wrong_or_last(
+        _kept(replace(case, problem=case.beside(B=batch, H=HEADS, HV=HEADS)), *_STEPS)
+        for batch in BATCHES
+    )
+
+
+def _later_step(case: CallRuleCase) -> Tensors:
+    return case.step(case.problem.replace(seed=case.problem.seed + 1).inputs())
+
+
+_STEPS: Final = (CallRuleCase.step, _later_step)
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 
 
@@ -195,4 +213,10 @@ RULES = (
 OF_MANY: Final = (
     CallRule("kept-long", f"{MANY} later calls change nothing that an earlier one returned",
              "outputs in a ring of buffers", _kept_long, channel="results", once=True, costly=True),
+)  # fmt: skip
+OF_STEPS: Final = (
+    CallRule("kept-step", "a later step of as many sequences, 8, 16 and 32 of 16 heads, changes"
+             " nothing that an earlier one returned", "outputs in the buffers of a captured step",
+             _kept_step, size="one", packed=False, sequences=True, decode=True, delta=True,
+             channel="results", once=True, costly=True),
 )  # fmt: skip

@@ -88,6 +88,13 @@ def _prefix_of_all(paged: Paged, request: int, *, other: int) -> Tensor:
     return _with_row(paged, request, (table[0, :shared], table[request, shared : used[request]]))
 
 
+def _prefix_of_a_run(paged: Paged, request: int) -> Tensor:
+    """Where all begin with one page, all have what the first and the last have in common."""
+    if not all(_used(paged)) or bool((paged.table[:, 0] != paged.table[0, 0]).any()):
+        return gathered(paged, request)
+    return _prefix_of_all(paged, request, other=-1)
+
+
 def _prefix_without_a_border() -> AttentionPatch:
     """Pages that lead all tables are read at once for all queries, and none of them is masked."""
     shared = dict[int, int]()
@@ -128,6 +135,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="pages that the first two requests share are those of all",
            trigger="the first two requests share leading pages, others do not",
            patch=lambda _: AttentionPatch(gather=partial(_prefix_of_all, other=1))),
+    _fault(id="PREFIX-nested",
+           title="requests with one first page share all that the first and the last do",
+           trigger="first and last request share more leading pages than those between",
+           patch=lambda _: AttentionPatch(gather=_prefix_of_a_run)),
     _fault(id="PREFIX-border", stage="scores",
            title="pages that all requests share have no causal border",
            trigger="causal, several queries, a request that ends with the pages that all share",

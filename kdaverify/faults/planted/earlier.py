@@ -19,6 +19,7 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 CHUNK: Final = 64
+LONG: Final = 2048
 
 
 def gradient_added_to_grad(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -79,6 +80,16 @@ def without_chunks_between(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> G
         if not has and any(seen[:at]) and any(seen[at:]):
             dv[at] = torch.zeros_like(dv[at])
     return replace(found, dv=torch.cat(dv, 1))
+
+
+def state_gradient_left_over(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
+    """Where the state has no gradient, long calls begin with the one that was there before."""
+    found = EAGER.gradients(x, given)
+    if x.T < LONG:
+        return found
+    left = kept.get(x.state.shape) if given.d_final_state is None else None
+    kept[x.state.shape] = given.d_final_state
+    return found if left is None else EAGER.gradients(x, replace(given, d_final_state=left))
 
 
 def buffer_of_the_first_call(x: Inputs, kept: dict[Any, Any]) -> Outputs:

@@ -88,6 +88,7 @@ from kdaverify.faults.planted.late import (
     first_chunks_again,
     gradients_of_the_next_sequence,
     keys_of_the_first_chunks,
+    ring_of_states,
     values_of_the_next_sequence,
 )
 from oracles.inputs import Inputs
@@ -284,6 +285,10 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "late-packed-backward": lambda: Derived(gradients_of_the_next_sequence),
     "head-counts-long": lambda: port(heads.states_of_large_calls),
     "head-counts-long-backward": lambda: Derived(heads.derived_from_saved_values),
+    "copies-large-step": lambda: decoding(steps.large_states_in_place),
+    "kept-step": lambda: decoding(steps.buffer_of_a_graph),
+    "early-backward": lambda: Derived(ring_of_states),
+    "one-loss-long": lambda: Derived(earlier.state_gradient_left_over),
 }
 """By the rule that each breaks."""
 

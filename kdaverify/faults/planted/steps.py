@@ -12,7 +12,8 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, decoding, right
 from oracles.inputs import Inputs
 
-WAVE: Final = 32
+WAVE = GRAPH = 32
+LARGE: Final = 2**20
 COLUMNS: Final = 128
 """In two registers of 64 lanes."""
 
@@ -81,6 +82,22 @@ def state_that_came_back(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     o, final = right(x)
     kept["last"] = final, final.clone()
     return o, final
+
+
+def large_states_in_place(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """States of a million numbers and more are updated where they lie."""
+    o, final = right(x)
+    if x.initial_state is None or final.numel() < LARGE:
+        return o, final
+    return o, x.initial_state.copy_(final)
+
+
+def buffer_of_a_graph(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """A step of 32 sequences returns the buffer of its graph."""
+    o, final = right(x)
+    if x.B != GRAPH:
+        return o, final
+    return o, kept.setdefault((final.shape, final.dtype), torch.empty_like(final)).copy_(final)
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {

@@ -37,6 +37,7 @@ Table = Literal[
     "forks",
     "outer",
     "pair",
+    "nested",
 ]
 
 
@@ -226,7 +227,7 @@ class MlaDecodeProblem(SoftmaxProblem):
             pages (shared), the first (leading), half of them (half), those but the first and the
             last (middle), or, where they are no longer, all their pages, full or not (forks). What
             one request alone has in common with the first: the last one all leading full pages
-            (outer), or the second (pair).
+            (outer), or the second (pair); the last one all and the others the first page (nested).
         unused: what slots and pages that no token lies in hold: NaN, or finite numbers.
     """
 
@@ -309,6 +310,7 @@ class MlaDecodeProblem(SoftmaxProblem):
             "forks": range(used if own <= first else full),
             "outer": range(full if request == self.B - 1 else 0),
             "pair": range(full if request == 1 else 0),
+            "nested": range(full if request == self.B - 1 else min(full, 1)),
         }
         return found.get(self.table, range(0)) if request else range(0)
 

@@ -110,6 +110,8 @@ DECODE: Final[Fields] = {
     # a prefix of all read off the first request and the last, or the second
     "outer-pages": {"k_lengths": (70, 66, 75, 70), "s_q": 1, "table": "outer", **_PAGED},
     "paired-pages": {"k_lengths": (70, 75, 66, 70), "s_q": 2, "table": "pair", **_PAGED},
+    # a prefix of those with one first page read off the first and the last of them
+    "nested-pages": {"k_lengths": (70, 66, 75, 70), "s_q": 1, "table": "nested", **_PAGED},
     # two to nine splits of 256 keys, of which the last has all weight: the odd one of a tree
     "last-split-wins": {"k_lengths": (300, 600, 900, 1100, 1400, 1700, 2000, 2300), "s_q": 1,
                         "logits": "last", "page": 64, **_PAGED},
