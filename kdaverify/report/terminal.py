@@ -75,7 +75,7 @@ def show(
         if decision.stop is None and not decision.cannot_run:
             _show_table(console, decision)
             _show_common_factors(console, decision)
-            _show_failures(console, decision.failures)
+            _show_failures(console, decision)
             _show_evidence(console, decision, standards=standards)
     for decision in decisions:
         if decision.stop is None:
@@ -131,13 +131,14 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
         console.print(reported(said, "bold"))
 
 
-def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
+def _show_failures(console: Console, decision: Decision) -> None:
+    failures = decision.failures
     kinds = reported_kinds(failures)
     # Of twelve kinds of failure of two bugs, seven were of the first: the second was not shown.
     repeated = [kind for group in by_bug(kinds) for kind in group[1:]]
     found = [kind for kind in kinds if not kind.perhaps_a_race and kind not in repeated]
     for group in found[:MOST_FAILURES]:
-        _show_failure(console, group, failures)
+        _show_failure(console, group, decision)
     for said in filter(None, (*same(failures), left_open(failures))):
         console.print(reported(f"{said}\n", "bold"))
     _list_kinds(console, repeated, why=", of a bug that is named above")
@@ -245,7 +246,7 @@ def _kind_and_stage(group: ReportedKind) -> str:
     )
 
 
-def _show_failure(console: Console, group: ReportedKind, failures: Sequence[Verdict]) -> None:
+def _show_failure(console: Console, group: ReportedKind, decision: Decision) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
     shown = group.shown
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
@@ -253,7 +254,7 @@ def _show_failure(console: Console, group: ReportedKind, failures: Sequence[Verd
     console.print(
         reported(f"{shown.implementation}: {group.name} in {dtypes}, {times}", "bold red")
     )
-    for said in _extent(group):
+    for said in (*_extent(group), *_right(shown, decision.verdicts)):
         console.print(Padding(reported(said), (0, 0, 0, 2), expand=False))
     console.print(Padding(reported(shown.message), (0, 0, 0, 2), expand=False))
     if shown.stage is not None:
@@ -265,7 +266,7 @@ def _show_failure(console: Console, group: ReportedKind, failures: Sequence[Verd
     if shown.case:
         console.print(Padding(reported(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, shown.replay)
-    said, _, smallest = minimised_or_why(group, failures).partition("\n")
+    said, _, smallest = minimised_or_why(group, decision.failures).partition("\n")
     console.print(Padding(reported(said), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, smallest)
     console.print()
@@ -285,6 +286,18 @@ def _extent(group: ReportedKind) -> list[str]:
         *([f"of these in other suites that make the same call: {suites}"] if suites else []),
         *([f"in the same calls also wrong: {outputs}"] if outputs else []),
     ]
+
+
+def _right(shown: Verdict, verdicts: Sequence[Verdict]) -> list[str]:
+    """The outputs of the same case that are right: of a recurrence whose final state is, only what
+    o reads is wrong.
+    """
+    found = [
+        row.output
+        for row in verdicts
+        if row.status is Status.PASS and row.case_key() == shown.case_key()
+    ]
+    return [f"right in this case: {', '.join(found)}"] if found else []
 
 
 def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:

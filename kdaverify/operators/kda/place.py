@@ -34,7 +34,10 @@ def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> E
     )
     if n is None:
         return ElementPlace(index, f"padding row {t}, {element}", "a token past the last offset")
-    where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, {element}"
+    token = f"token {b * inputs.T + t - first} of {inputs.lengths[n]}"
+    # a tile of the pack is no tile of the sequence
+    row = "" if inputs.cu_seqlens is None else f" (row {t} of the pack)"
+    where = f"sequence {n}, {token}{row}, {element}"
     group = inputs.HV // inputs.H
     head, key_head = (
         (drawn_head * group, drawn_head) if by_key_head else (drawn_head, drawn_head // group)

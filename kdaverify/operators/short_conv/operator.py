@@ -332,9 +332,10 @@ class ShortConvOperator(BoundedOperator):
                 index, f"row {index[1]}, past the last offset, channel {channel}", "nobody's"
             )
         first, length = call.spans[n]
+        pack = "" if call.cu_seqlens is None else f" (row {row} of the pack)"
         return ElementPlace(
             index,
-            f"sequence {n}, token {row - first} of {length}, channel {channel}",
+            f"sequence {n}, token {row - first} of {length}{pack}, channel {channel}",
             _made_by(call, row, channel),
         )
 
