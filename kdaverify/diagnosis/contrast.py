@@ -20,7 +20,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import plain_call
 from kdaverify.diagnosis.common_factor import negated
-from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.question import PropertyCase, shrinks
 from kdaverify.diagnosis.races import differing
 from kdaverify.diagnosis.words import DIFFERS
 from kdaverify.operator import operator_of
@@ -267,7 +267,7 @@ def _changed(case: PropertyCase, change: Mapping[str, Any]) -> PropertyCase | No
 
 
 def _small(case: PropertyCase) -> bool:
-    return case.shrinks and operator_of(case.problem).cost(case.problem) <= LARGEST
+    return shrinks(case) and operator_of(case.problem).cost(case.problem) <= LARGEST
 
 
 @dataclass(frozen=True)

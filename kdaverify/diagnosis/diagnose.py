@@ -17,7 +17,7 @@ from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.likeness import wrong_elements
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
 from kdaverify.diagnosis.nonfinite import by_places
-from kdaverify.diagnosis.question import PropertyCase, as_called
+from kdaverify.diagnosis.question import PropertyCase, as_called, is_about_sizes
 from kdaverify.diagnosis.races import RUNS, examined, race
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
@@ -209,7 +209,7 @@ def _by_parts(
 def _silent(lineup: FaultComparison, question: PropertyCase) -> str:
     """Why known faults cannot be compared with the kernel; "" if they can."""
     if not lineup.wrong:
-        return OF_RULE if question.is_about_sizes else WITHIN
+        return OF_RULE if is_about_sizes(question) else WITHIN
     return "" if lineup.comparable else NOT_FINITE
 
 

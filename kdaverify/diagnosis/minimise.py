@@ -10,7 +10,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.question import PropertyCase, bench
+from kdaverify.diagnosis.question import PropertyCase, bench, shrinks
 from kdaverify.operator import operator_of
 
 OBVIOUS: Final = 8.0
@@ -61,7 +61,7 @@ def minimise(
         failed: how the case fails.
         also: what smaller cases have to fulfil besides.
     """
-    if not question.shrinks:
+    if not shrinks(question):
         return question
     _, status, ratio = failed
     least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio

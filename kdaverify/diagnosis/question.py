@@ -23,18 +23,18 @@ class PropertyCase:
     problem: Any
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
-    def shrinks(self) -> bool:
-        """Whether smaller problems keep their point: rules about sizes alone make calls of their
-        own, and a smaller head made a call of 954 of them, larger than that of the first case.
-        """
-        return PROPERTIES[self.property].shrinks and not self.is_about_sizes
 
-    @property
-    def is_about_sizes(self) -> bool:
-        """Whether it is a rule whose calls have sizes of their own."""
-        rule = RULES.get(str(self.detail.get("rule")))
-        return rule is not None and rule.once
+def shrinks(case: PropertyCase) -> bool:
+    """Whether smaller problems keep the point of a case: rules about sizes make calls of their own,
+    and for a smaller head a call of 954 of them, larger than that of the first case.
+    """
+    return PROPERTIES[case.property].shrinks and not is_about_sizes(case)
+
+
+def is_about_sizes(case: PropertyCase) -> bool:
+    """Whether it is a rule whose calls have sizes of their own."""
+    rule = RULES.get(str(case.detail.get("rule")))
+    return rule is not None and rule.once
 
 
 class DiagnosisCase(Protocol):

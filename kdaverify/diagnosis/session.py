@@ -20,7 +20,7 @@ from kdaverify.diagnosis.beside import Beside
 from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.diagnosis import Diagnosis
-from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.question import PropertyCase, shrinks
 from kdaverify.diagnosis.remainder import remainder
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.diagnosis.second_bug import second_bug
@@ -323,7 +323,7 @@ def minimised_line(verdict: Verdict, smallest: PropertyCase) -> str:
         verdict: of the case as it was tested.
         smallest: what was found.
     """
-    if not smallest.shrinks:
+    if not shrinks(smallest):
         return FIXED
     if smallest.problem.to_json() == verdict.problem:
         return SMALLEST

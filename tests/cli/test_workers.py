@@ -50,7 +50,12 @@ def test_what_ships_is_not_called_before_the_workers_also_under_an_option(
         "def port(q, k, v, g, beta, *, scale, initial_state): raise ValueError\n"
     )
     seen = list[str]()
-    monkeypatch.setattr(preflight, "_misfit", lambda _adapter, spec, _files: seen.append(spec))
+
+    def called_first(_adapter: object, spec: str, _files: object) -> bool:
+        seen.append(spec)
+        return False
+
+    monkeypatch.setattr(preflight, "_misfit", called_first)
     workers(tmp_path, impl.format(port=port), workers="2")
     assert bool(seen) is called
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Any, Final
 
 import torch
@@ -189,8 +188,10 @@ def _loss_of_some(case: CallRuleCase) -> Any:
         given[name] = dy
         if not signature.is_state(signature.cotangents[name]):
             given[name] = torch.zeros_like(dy)
-            for first in accumulate(LEFT_OUT[:-1], lambda at, more: at + LOSS + more):
-                given[name][:, first : first + LOSS] = dy[:, first : first + LOSS]
+            end = 0
+            for left_out in LEFT_OUT[:-1]:
+                first, end = end + left_out, end + left_out + LOSS
+                given[name][:, first:end] = dy[:, first:end]
     return case.loss_of(given)
 
 
