@@ -40,7 +40,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
 from kdaverify.budgets.pipeline import Way, run_backward, run_form
 from kdaverify.budgets.read_before_decay import read_before_decay
-from kdaverify.budgets.reference_kernels import scores_kept
+from kdaverify.budgets.reference_kernels import factored, scores_kept
 from kdaverify.budgets.resumed import Half, resumed_backward
 from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from oracles.arithmetic import is_finite
@@ -172,6 +172,7 @@ def _differentiated(plain: Emulator, contract: Contract, io: Format) -> dict[str
     return {
         "autograd": plain,
         **{f"autograd, {kept.name}": kept for kept in scores_kept(plain)},
+        **{f"autograd, {x.name}": x for x in factored(plain)},
         "autograd, residual form": _residual(contract, io),
         **_substituting(contract, io),
         **at_first(contract, io),

@@ -235,6 +235,7 @@ def allow(
     moved: Tensor | None = None,
     terms: Tensor | None = None,
     floor: Tensor | float = 0.0,
+    relative: float = 0.0,
     sharp: bool = True,
 ) -> Budget:
     """The tolerance of one output from the errors of the reference ensemble on the same problem.
@@ -258,6 +259,7 @@ def allow(
             final state has hardly changed).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: an error that an element may have even where the ensemble happens to be exact.
+        relative: the same, relative to its size, or to that of its terms.
         sharp: whether limits are those of a whole run, which averages over many roundings; those of
             a single product that may hang on a few are 2.5 margin E for largest and rows, and no
             `sharp_rms`.
@@ -265,6 +267,7 @@ def allow(
     exact, least = truth.high, _least(truth, lost, floor)
     floor_rms = max(IDEAL_ROUNDING * io.unit * rms(exact), rms(least))
     E = _floored(errors.worst, exact, io, least, floor_rms)
+    E = replace(E, median=max(E.median, relative), tail=max(E.tail, relative))
     slack = ROW_UNITS * unit * row_rms(exact if moved is None else moved)
     runs = errors.rounded.rms, errors.drawn.rms
     limit = sharp_rms((*runs[0], *errors.apart.rms), runs[1], floor_rms) if sharp else math.inf

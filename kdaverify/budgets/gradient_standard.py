@@ -94,9 +94,19 @@ class _GradientTolerances:
 
         def of(name: str, errors: EnsembleErrors) -> Budget:
             terms = cancelling.get(name)
-            floor = None if terms is None else SUMS_LOSE * self.contract.accumulate.unit * terms
+            loss = SUMS_LOSE * self.contract.accumulate.unit
+            floor = None if terms is None else loss * terms
+            # Parts of a pair (i, i) cancel, each rounded as the product of another factor: single
+            # tokens have no others, and the ensemble's cancel exactly.
+            apart = name == "dg" and self.contract.factors is not None
             allowed = self._room.allow(
-                truth.named()[name], errors, formats[name], moved=terms, terms=terms, floor=floor
+                truth.named()[name],
+                errors,
+                formats[name],
+                relative=loss if apart else 0.0,
+                moved=terms,
+                terms=terms,
+                floor=floor,
             )
             return replace(allowed, undefined=self._undefined.get(name))
 

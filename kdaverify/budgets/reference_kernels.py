@@ -164,6 +164,20 @@ def _factored(plain: Emulator) -> tuple[Emulator, ...]:
     )
 
 
+def factored(plain: Emulator) -> tuple[Emulator, ...]:
+    """Kernels whose factors autograd differentiates: the parts of dG of a pair (i, i) cancel, each
+    rounded as the product of another factor. Without them a right port was rejected for a tail of
+    dg at 4 times its tolerance, of single tokens.
+    """
+    if plain.contract.factors is None:
+        return ()
+    return (
+        replace(plain, name="factored decays", stages=FACTORED),
+        replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS),
+        replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL),
+    )
+
+
 def _difference_first(plain: Emulator, unit: Dot) -> tuple[Emulator, ...]:
     """The kernels that subtract before beta multiplies and merge inverses, if declared.
 

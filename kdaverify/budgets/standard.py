@@ -205,9 +205,15 @@ class ToleranceContext:
         return found
 
     def allow(
-        self, truth: Enclosure, errors: EnsembleErrors, fmt: Format, **relative_to: Tensor | None
+        self,
+        truth: Enclosure,
+        errors: EnsembleErrors,
+        fmt: Format,
+        *,
+        relative: float = 0.0,
+        **relative_to: Tensor | None,
     ) -> Budget:
-        """The tolerance of one output; `moved`, `terms` and `floor` as `allow` takes them."""
+        """The tolerance of one output; relative, moved, terms and floor as `allow` has them."""
         given: dict[str, Any] = {
             name: tensor for name, tensor in relative_to.items() if tensor is not None
         }
@@ -217,6 +223,7 @@ class ToleranceContext:
             io=fmt,
             unit=max(self.contract.operands.unit, fmt.unit),
             lost=self.lost,
+            relative=relative,
             **given,
         )
 
