@@ -226,7 +226,7 @@ MICRO: Final = (
           _micro_batches, packed=False, inside=True, backward=True, once=True),
 )  # fmt: skip
 ONE_LOSS: Final = (
-    _rule("one-loss-long", f"gradients of a loss on one output, of {LONG:,} tokens, do not depend"
+    _rule("cotangent-alone", f"gradients of a loss on one output, of {LONG:,} tokens, do not depend"
           " on an earlier backward of a loss on all",
           "a gradient of the state that is left in a work space", _one_loss, size="tails",
           packed=False, sequences=True, states=True, backward=True, once=True),

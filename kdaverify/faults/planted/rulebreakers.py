@@ -288,7 +288,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "copies-large-step": lambda: decoding(steps.large_states_in_place),
     "kept-step": lambda: decoding(steps.buffer_of_a_graph),
     "early-backward": lambda: Derived(ring_of_states),
-    "one-loss-long": lambda: Derived(earlier.state_gradient_left_over),
+    "cotangent-alone": lambda: Derived(earlier.state_gradient_left_over),
 }
 """By the rule that each breaks."""
 
