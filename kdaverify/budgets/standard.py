@@ -209,9 +209,7 @@ class ToleranceContext:
         truth: Enclosure,
         errors: EnsembleErrors,
         fmt: Format,
-        *,
-        relative: float = 0.0,
-        **relative_to: Tensor | None,
+        **relative_to: Tensor | float | None,
     ) -> Budget:
         """The tolerance of one output; relative, moved, terms and floor as `allow` has them."""
         given: dict[str, Any] = {
@@ -223,7 +221,6 @@ class ToleranceContext:
             io=fmt,
             unit=max(self.contract.operands.unit, fmt.unit),
             lost=self.lost,
-            relative=relative,
             **given,
         )
 

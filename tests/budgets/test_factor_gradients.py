@@ -68,13 +68,13 @@ def in_factors(back: Callable[[Tensor], Tensor]) -> Any:
         scale: float,
         initial_state: Any,
     ) -> Any:
-        S = torch.zeros(*q.shape[::2], k.shape[-1], v.shape[-1])
-        S = S if initial_state is None else initial_state
+        zeros = torch.zeros(*q.shape[::2], k.shape[-1], v.shape[-1])
+        state = zeros if initial_state is None else initial_state
         rows, o = (x.transpose(1, 2).split(CHUNK, 2) for x in (q, k, v, g, beta)), list[Tensor]()
         for part in zip(*rows, strict=True):
-            found, S = chunk(S, *part)
+            found, state = chunk(state, *part)
             o.append(scale * found)
-        return torch.cat(o, 2).transpose(1, 2), S
+        return torch.cat(o, 2).transpose(1, 2), state
 
     return port
 

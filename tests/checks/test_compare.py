@@ -25,6 +25,7 @@ PACK = Problem.from_json(
     '{"B":1,"H":1,"HV":2,"K":16,"T":90,"V":24,"beta":"uniform","dtype":"bf16","gate":"mild",'
     '"key":"random","lengths":[30,0,50],"op":"kda","seed":2,"state":"random","value":"normal"}'
 )
+PLACE = "sequence 2, token 12 of 50 (row 42 of the pack), value head 1, column 7"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_one_wrong_element_is_found_and_placed(
     comparison = spoil(pack, (0, 42, 1, 7), 3.0)
     assert comparison.status is Status.FAIL
     assert comparison.worst is not None
-    assert comparison.worst.where == "sequence 2, token 12 of 50 (row 42 of the pack), value head 1, column 7"
+    assert comparison.worst.where == PLACE
     assert "got 3, exact" in str(comparison)
     assert "beta" in str(comparison)
 
@@ -193,7 +194,7 @@ def test_the_ceiling_is_named_where_it_alone_is_broken(
     assert comparison.value == pytest.approx(1e3, rel=1e-3)
     assert comparison.ratio == pytest.approx(comparison.value / comparison.budget)
     assert comparison.worst is not None
-    assert comparison.worst.where == "sequence 2, token 12 of 50 (row 42 of the pack), value head 1, column 7"
+    assert comparison.worst.where == PLACE
     assert comparison.ceiling
     assert compare("o", o, loose, inputs).statistic != "ceiling"
     both = Reference(
