@@ -266,8 +266,9 @@ def allow(
     """
     exact, least = truth.high, _least(truth, lost, floor)
     floor_rms = max(IDEAL_ROUNDING * io.unit * rms(exact), rms(least))
-    E = _floored(errors.worst, exact, io, least, floor_rms)
-    E = replace(E, median=max(E.median, relative), tail=max(E.tail, relative))
+    worst = errors.worst
+    worst = replace(worst, median=max(worst.median, relative), tail=max(worst.tail, relative))
+    E = _floored(worst, exact, io, least, floor_rms)
     slack = ROW_UNITS * unit * row_rms(exact if moved is None else moved)
     runs = errors.rounded.rms, errors.drawn.rms
     limit = sharp_rms((*runs[0], *errors.apart.rms), runs[1], floor_rms) if sharp else math.inf
