@@ -155,19 +155,14 @@ def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
 
 
 def _factored(plain: Emulator) -> tuple[Emulator, ...]:
-    columns = replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS)
-    return (
-        replace(plain, name="factored decays", stages=FACTORED),
-        columns,
-        in_base_2(replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL)),
-        flushed(columns),
-    )
+    whole, columns, residual = factored(plain)
+    return whole, columns, in_base_2(residual), flushed(columns)
 
 
 def factored(plain: Emulator) -> tuple[Emulator, ...]:
-    """Kernels whose factors autograd differentiates: the parts of dG of a pair (i, i) cancel, each
-    rounded as the product of another factor. Without them a right port was rejected for a tail of
-    dg at 4 times its tolerance, of single tokens.
+    """Kernels whose scores are products of two factors, if declared. Where autograd differentiates
+    these, the parts of dG of a pair (i, i) cancel, each rounded as the product of another factor:
+    without them a right port was rejected for a tail of dg at 4 times its tolerance.
     """
     if plain.contract.factors is None:
         return ()

@@ -25,9 +25,9 @@ from kdaverify.operator import Baseline, call_operator
 from oracles.certified import UncertifiedError
 from oracles.signature import Role, TensorCall
 
-# An output that a conforming kernel may overflow in: the others of the same call are judged.
 MOST_WRONG: Final = 4
 """Sizes: each takes a second of a kernel that is wrong in all."""
+# An output that a conforming kernel may overflow in: the others of the same call are judged.
 OVERFLOWS = "it overflows in an emulated kernel of the contract; not judged, unlike the others"
 
 

@@ -300,7 +300,7 @@ def _wide(case: CallRuleCase) -> Copies:
 
 def _large_state(case: CallRuleCase) -> Copies:
     """Copies of one token whose states have a million numbers together."""
-    width = next(iter(sorted(case.adapter.widths, reverse=True)), REAL_WIDTH)
+    width = max(case.adapter.widths, default=REAL_WIDTH)
     one = replace(case, problem=case.beside(K=width, V=width, B=1))
     problem = one.problem
     return Copies.of(one, -(-STATE // (problem.HV * problem.K * problem.V)), BATCH)

@@ -79,7 +79,9 @@ class LateCall:
         outputs = self.long.signature.cotangents
         return self.case.loss_of(
             {
-                name: dy if self.long.signature.is_state(outputs[name]) else _behind_zeros(dy)
+                name: dy
+                if self.long.signature.is_state(outputs[name])
+                else torch.cat((_zeros(dy), dy), 1)
                 for name, dy in self.case.given.items()
             }
         )
@@ -89,8 +91,9 @@ def _last(x: Tensor) -> Tensor:
     return x[:, LATE:].contiguous()
 
 
-def _behind_zeros(dy: Tensor) -> Tensor:
-    return torch.cat((dy.new_zeros(dy.shape[0], LATE, *dy.shape[2:]), dy), dim=1)
+def _zeros(dy: Tensor) -> Tensor:
+    """Cotangents of LATE tokens that a loss leaves out."""
+    return dy.new_zeros(dy.shape[0], LATE, *dy.shape[2:])
 
 
 def _late(case: CallRuleCase) -> list[Outcome]:
@@ -119,7 +122,7 @@ def _early_back(case: CallRuleCase) -> list[Outcome]:
         raise Unreachable(NO_NEUTRAL)
     states, outputs = x.signature.is_state, x.signature.cotangents
     loss = {
-        name: dy if states(outputs[name]) else torch.cat((dy, _behind_zeros(dy)[:, :LATE]), 1)
+        name: dy if states(outputs[name]) else torch.cat((dy, _zeros(dy)), 1)
         for name, dy in short.given.items()
     }
     found = {

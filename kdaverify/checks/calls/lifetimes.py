@@ -136,7 +136,11 @@ HEADS: Final = 16
 def _kept_step(case: CallRuleCase) -> list[Outcome]:
     case.takes_one_token()
     return first_wrong_or_last(
-        _kept(replace(case, problem=case.beside(B=batch, H=HEADS, HV=HEADS)), *_STEPS)
+        _kept(
+            replace(case, problem=case.beside(B=batch, H=HEADS, HV=HEADS)),
+            CallRuleCase.step,
+            _later_step,
+        )
         for batch in BATCHES
     )
 
@@ -145,7 +149,6 @@ def _later_step(case: CallRuleCase) -> Tensors:
     return case.step(case.problem.replace(seed=case.problem.seed + 1).inputs())
 
 
-_STEPS: Final = (CallRuleCase.step, _later_step)
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 
 

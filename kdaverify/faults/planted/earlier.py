@@ -84,12 +84,11 @@ def without_chunks_between(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> G
 
 def state_gradient_left_over(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
     """Where the state has no gradient, long calls begin with the one that was there before."""
-    found = EAGER.gradients(x, given)
     if x.T < LONG:
-        return found
-    left = kept.get(x.state.shape) if given.d_final_state is None else None
+        return EAGER.gradients(x, given)
+    left = kept.get(x.state.shape) if given.d_final_state is None else given.d_final_state
     kept[x.state.shape] = given.d_final_state
-    return found if left is None else EAGER.gradients(x, replace(given, d_final_state=left))
+    return EAGER.gradients(x, replace(given, d_final_state=left))
 
 
 def buffer_of_the_first_call(x: Inputs, kept: dict[Any, Any]) -> Outputs:

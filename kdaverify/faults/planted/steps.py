@@ -12,7 +12,8 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, decoding, right
 from oracles.inputs import Inputs
 
-WAVE = GRAPH = 32
+WAVE: Final = 32
+GRAPH: Final = 32
 LARGE: Final = 2**20
 COLUMNS: Final = 128
 """In two registers of 64 lanes."""
