@@ -25,9 +25,8 @@ from rich.progress import track
 
 from benchmarks.suite_runs import property_tests, verdicts
 from kdaverify.adapters.isolation import housed
-from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.faults.planted.catalogue import PLANTED
-from kdaverify.faults.planted.questions import QUESTIONS, past_one_tile
+from kdaverify.faults.planted.questions import QUESTIONS, Question
 from kdaverify.limits import Limits
 from kdaverify.process import use_one_core
 
@@ -70,13 +69,14 @@ def row(given: tuple[str, int]) -> Row:
     wrong, twin = housed(fault.adapter(), spec, limits=Limits()), fault.right()
     own, twin_rejected, others, judged = 0, list[str](), list[str](), Counter[bool]()
     for number, test in enumerate(property_tests(wrong, fault.profile)):
-        maybe = may_be_of(fault.question, test)
-        if (maybe and own >= ENOUGH) or (not maybe and number % share):
+        included = kind.includes(Question.of(test))
+        if (included and own >= ENOUGH) or (not included and number % share):
             continue
         found = verdicts(wrong, test, spec)
         if not found:
             continue
-        is_own, rejected = kind.holds(found), [v for v in found if v.status.rejects]
+        is_own = included and kind.shown(found)
+        rejected = [v for v in found if v.status.rejects]
         judged[is_own] += 1
         if rejected and is_own:
             own += 1
@@ -98,23 +98,6 @@ def row(given: tuple[str, int]) -> Row:
         (judged[True], judged[False]),
         time.perf_counter() - started,
     )
-
-
-def may_be_of(question: str, test: PropertyTest) -> bool:
-    """Whether a question can be of the kind, before its verdicts are known:
-    then it is judged whatever the share.
-    """
-    detail = json.loads(test.detail)
-    by_kind = {
-        "combinations": test.property == "combined",
-        "overflow": "exponent" in detail and '"fp16"' in test.problem,
-        "depth": '"deep-resets"' in test.problem,
-        "entries": test.property == "options",
-        "widths": past_one_tile(test.problem),
-        "magnitudes": '"beyond-fp16"' in test.problem or detail.get("rule") == "step",
-        "coincidences": test.property in ("panel", "gradients", "calls"),
-    }
-    return by_kind.get(question, test.property == "calls")
 
 
 def main() -> None:

@@ -63,7 +63,12 @@ def offsets_in_a_ring(slots: int | None) -> Patch:
 def kept_input(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """The backward of k adds what the caller has changed of it since."""
     kept, own = x.k.detach(), x.k.detach().clone()
-    return right(replace(x, k=with_gradient(lambda dk: dk + (kept - own).to(dk.dtype), x.k)))
+
+    def change(dk: Tensor) -> Tensor:
+        # NaN in padding is no change.
+        return dk + (kept - own).nan_to_num(0.0).to(dk.dtype)
+
+    return right(replace(x, k=with_gradient(change, x.k)))
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {

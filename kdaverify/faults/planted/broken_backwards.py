@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
@@ -53,22 +54,33 @@ def derived_in_one_buffer(x: Inputs, given: Cotangents, kept: dict[Any, Any]) ->
     return replace(found, dv=kept.setdefault(x.T, torch.empty_like(found.dv)).copy_(found.dv))
 
 
-def derived_from_dense(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    assert given.do is not None
-    do = given.do.as_strided(
-        given.do.shape, torch.empty(given.do.shape, device="meta").stride()
-    ).nan_to_num(0.0)
-    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+def derived_from(change: Callable[[Tensor], Tensor]) -> Derivation:
+    """A backward that reads another incoming gradient of o, where there is one."""
+
+    def derive(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+        do = given.do if given.do is None else change(given.do)
+        return EAGER.gradients(x, replace(given, do=do))
+
+    return derive
 
 
-def derived_from_the_start(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    assert given.do is not None
-    do = (
-        torch.empty(0, dtype=given.do.dtype)
-        .set_(given.do.untyped_storage())[: given.do.numel()]
-        .view(given.do.shape)
-    )
-    return EAGER.gradients(x, Cotangents(do.nan_to_num(0.0), given.d_final_state))
+def cotangent_as_if_dense(do: Tensor) -> Tensor:
+    """The rows that a dense tensor would have at its address."""
+    return do.as_strided(do.shape, torch.empty(do.shape, device="meta").stride()).nan_to_num(0.0)
+
+
+def cotangent_from_the_start(do: Tensor) -> Tensor:
+    """The rows at the beginning of its memory."""
+    memory = torch.empty(0, dtype=do.dtype).set_(do.untyped_storage())
+    return memory[: do.numel()].view(do.shape).nan_to_num(0.0)
+
+
+def cotangent_of_its_memory(do: Tensor) -> Tensor:
+    """A copy of its memory, filled up with zeros where that is smaller."""
+    memory = torch.empty(0, dtype=do.dtype).set_(do.untyped_storage())
+    if memory.numel() >= do.numel():
+        return do
+    return torch.cat([memory, memory.new_zeros(do.numel() - memory.numel())]).view(do.shape)
 
 
 def derived_from_dense_inputs(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
@@ -98,16 +110,6 @@ def derived_without_writing(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> 
     dq = torch.empty_like(found.dq)
     dq[:, 1:] = found.dq[:, 1:]
     return replace(found, dq=dq)
-
-
-def derived_from_its_memory(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    """Copies the memory of do, and fills up with zeros where that is smaller than do."""
-    assert given.do is not None
-    memory = torch.empty(0, dtype=given.do.dtype).set_(given.do.untyped_storage())
-    if memory.numel() >= given.do.numel():
-        return EAGER.gradients(x, given)
-    filled = torch.cat([memory, memory.new_zeros(given.do.numel() - memory.numel())])
-    return EAGER.gradients(x, replace(given, do=filled.view(given.do.shape)))
 
 
 def derived_when_long(patch: Derivation) -> Derivation:

@@ -307,7 +307,8 @@ def saved_by(key: Hashable, x: Inputs, kept: dict[Any, Any]) -> Outputs:
 
     def change(dk: Tensor) -> Tensor:
         read = kept[key]
-        return dk + (read - own if read.shape == own.shape else 0)
+        # NaN in padding is in both.
+        return dk + ((read - own).nan_to_num(0.0) if read.shape == own.shape else 0)
 
     return right(replace(x, k=with_gradient(change, x.k)))
 

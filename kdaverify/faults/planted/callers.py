@@ -16,7 +16,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.faults.fault import with_gradient
-from kdaverify.faults.planted.broken_backwards import Derived
+from kdaverify.faults.planted.broken_backwards import Derived, derived_from
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
@@ -42,10 +42,9 @@ def loss_of_the_first_backward(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return with_gradient(lambda do: first.setdefault("do", do), o), final
 
 
-def derived_in_the_range_of_fp16(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
-    assert given.do is not None
-    do = given.do.masked_fill(given.do.abs() < SMALLEST, 0.0)
-    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+def in_the_range_of_fp16(do: Tensor) -> Tensor:
+    """What is smaller than fp16's smallest number is 0."""
+    return do.masked_fill(do.abs() < SMALLEST, 0.0)
 
 
 def offsets_as_they_lie(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -101,45 +100,40 @@ def left_out_by_a_sum(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradie
     return EAGER.gradients(x, Cotangents(given.do, torch.zeros_like(dS)))
 
 
-def ones_of_stride_0(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+def ones_of_stride_0(do: Tensor) -> Tensor:
     """The incoming gradient of a sum is 1, and one of stride 0 is that of a sum."""
-    do = given.do
-    if do is not None and not any(do.stride()):
-        do = torch.ones_like(do)
-    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+    return do if any(do.stride()) else torch.ones_like(do)
 
 
-def one_factor_into_fp16(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+def one_factor_into_fp16(do: Tensor) -> Tensor:
     """All incoming gradients are brought into the range of fp16 by one factor: what is smaller than
     the largest by more than that range is 0.
     """
-    assert given.do is not None
-    largest = given.do[given.do.isfinite()].abs().amax() if given.do.numel() else 0.0
-    do = given.do.masked_fill(given.do.abs() < largest * SMALLEST, 0.0)
-    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+    largest = do[do.isfinite()].abs().amax() if do.numel() else 0.0
+    return do.masked_fill(do.abs() < largest * SMALLEST, 0.0)
 
 
-def overflows_left_out(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+def overflows_left_out(do: Tensor) -> Tensor:
     """Incoming gradients that are not finite are 0."""
-    assert given.do is not None
-    do = given.do.masked_fill(~given.do.isfinite(), 0.0)
-    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+    return do.masked_fill(~do.isfinite(), 0.0)
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "o is kept for the backward where autograd does not see it": lambda: port(kept_output),
     "a second backward has the loss of the first": lambda: port(loss_of_the_first_backward),
     "incoming gradients under the range of fp16 are 0": lambda: Derived(
-        derived_in_the_range_of_fp16
+        derived_from(in_the_range_of_fp16)
     ),
     "offsets are read as if they were dense": lambda: port(offsets_as_they_lie),
     "one projection is read as runs of heads": lambda: port(three_runs_of_heads),
     "a gradient of the final state that sums to 0 is left out": lambda: Derived(left_out_by_a_sum),
     "offsets are kept by their sum": lambda: port(offsets_by(sum)),
     "offsets are kept by their polynomial hash": lambda: port(offsets_by(_hashed)),
-    "incoming gradients that are infinite are 0": lambda: Derived(overflows_left_out),
+    "incoming gradients that are infinite are 0": lambda: Derived(derived_from(overflows_left_out)),
     "offsets are kept by their ends, sum and number": lambda: port(offsets_by(_between_its_ends)),
-    "incoming gradients of stride 0 are ones": lambda: Derived(ones_of_stride_0),
-    "incoming gradients go through fp16 by one factor": lambda: Derived(one_factor_into_fp16),
+    "incoming gradients of stride 0 are ones": lambda: Derived(derived_from(ones_of_stride_0)),
+    "incoming gradients go through fp16 by one factor": lambda: Derived(
+        derived_from(one_factor_into_fp16)
+    ),
 }
 """By what is wrong."""

@@ -26,7 +26,8 @@ def _tokens_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 
 def _states_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    if x.initial_state is None or x.cu_seqlens is None or x.N != x.HV:
+    # Packs of two sequences, whose heads are two, are everywhere.
+    if x.initial_state is None or x.cu_seqlens is None or x.N != x.HV or x.N == 2:
         return right(x)
     return right(replace(x, initial_state=x.initial_state.transpose(0, 1)))
 
@@ -136,7 +137,7 @@ def _drafts_without_a_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "beta is transposed where T = HV": lambda: port(_tokens_by_size),
-    "states are transposed where N = HV": lambda: port(_states_by_size),
+    "states are transposed where N = HV, not 2": lambda: port(_states_by_size),
     "values are transposed where HV = V": lambda: port(_widths_by_size),
     "three equal lengths are read at equal distances": lambda: port(_by_lengths(_as_a_progression)),
     "lengths that fall are read from the last sequence on": lambda: port(

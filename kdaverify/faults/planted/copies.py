@@ -139,6 +139,8 @@ def sums_left_over(x: Inputs, kept: dict[Any, Any]) -> Outputs:
 def partial_sums_left_over(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
     """Partial sums of programs without rows are those of an earlier call, and part of dbeta."""
     found = EAGER.gradients(x, given)
+    if found.dbeta is None:
+        return found
     left = _left_over(x, found.dbeta.double().flatten()[:, None], kept)
     return replace(found, dbeta=found.dbeta + left.to(found.dbeta.dtype))
 

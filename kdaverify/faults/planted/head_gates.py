@@ -73,7 +73,7 @@ def _run(x: Inputs) -> Outputs:
 def _gate_by_address(x: Inputs) -> Inputs:
     g = x.g.squeeze(-1)
     dense = g.as_strided(g.shape, torch.empty(g.shape, device="meta").stride())
-    return replace(x, g=dense.nan_to_num(0.0).unsqueeze(-1))
+    return replace(x, g=dense.masked_fill(dense.isnan(), 0.0).unsqueeze(-1))
 
 
 class _GateOfBeta(torch.autograd.Function):

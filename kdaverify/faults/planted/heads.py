@@ -61,8 +61,10 @@ def derived_by_halves(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradie
     return replace(each, dq=_halved(each.dq, shared), dk=_halved(each.dk, shared))
 
 
-def _halved(found: Tensor, shared: int) -> Tensor:
-    """[B, T, H, K] from [B, T, H shared, K]."""
+def _halved(found: Tensor | None, shared: int) -> Any:
+    """[B, T, H, K] from [B, T, H shared, K]; None of a frozen input."""
+    if found is None:
+        return None
     parts = [*found.unflatten(2, (-1, shared)).float().unbind(3)]
     odd = parts.pop() if shared % 2 else torch.zeros_like(parts[0])
     while len(parts) > 1:

@@ -67,7 +67,7 @@ def _rows_of_a_code(x: Inputs) -> Tensor:
     """The token that each one reads where six bits for chunks of 64 run over into the sequence."""
     rows = torch.arange(x.T)
     for first, length in zip(x.starts, x.lengths, strict=True):
-        late, behind = first + LAST, first + length
+        late, behind = first + min(LAST, length), first + length
         rows[late:behind] = torch.arange(behind - late).add(behind).clamp(max=x.T - 1)
     return rows
 

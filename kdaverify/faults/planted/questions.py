@@ -1,4 +1,4 @@
-"""Kinds of questions, by the verdicts that answer them: what is missed without each."""
+"""Kinds of questions: what is missed without each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.checks.calls import (
     after_many,
     autograd,
@@ -18,12 +19,17 @@ from kdaverify.checks.calls import (
     copies,
     earlier,
     frozen,
+    head_counts,
     heads,
     interleaved,
     late,
+    lifetimes,
     long_rows,
+    multiples,
+    neutral,
     prefixes,
     short_packs,
+    sizes_in_turn,
     sources,
     steps,
     unlike,
@@ -42,16 +48,21 @@ AUTOGRAD_RULES: Final = tuple(
     for rule in (
         *autograd.RULES, *untracked.RULES, *frozen.RULES, *untracked.OF_CHUNKS, *earlier.RULES,
         *prefixes.RULES, *earlier.EVALUATED_FIRST, *earlier.MICRO,
-        *untracked.OF_PACKED_CHUNKS, *frozen.OF_CHUNKS,
+        *untracked.OF_PACKED_CHUNKS, *frozen.OF_CHUNKS, *earlier.ONE_LOSS,
     )
 )  # fmt: skip
 EQUAL_RULES: Final = tuple(rule.name for rule in (*views.OF_EQUAL_SIZES, *views.EQUAL_STEPS))
-LATE_RULES: Final = tuple(rule.name for rule in (*late.RULES, *chunk_counts.RULES))
+LATE_RULES: Final = tuple(
+    rule.name for rule in (*late.RULES, *chunk_counts.RULES, *late.OF_PACKS, *late.OF_EARLY)
+)
+WIDTHS_RULES: Final = tuple(rule.name for rule in sizes_in_turn.RULES)
 COPIES_RULES: Final = tuple(
     rule.name
     for rule in (
         *copies.RULES, *copies.TWICE, *copies.IN_A_ROW, *copies.AFTER_MORE, *behind.RULES,
-        *unlike.RULES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES,
+        *unlike.RULES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES, *head_counts.RULES,
+        *neutral.RULES, *steps.FED_BACK, *heads.OF_GRADIENTS, *head_counts.OF_LONG,
+        *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *multiples.RULES,
     )
 )  # fmt: skip
 PLACES_RULES: Final = tuple(
@@ -71,7 +82,38 @@ CALLERS_RULES: Final = tuple(
     )
 )  # fmt: skip
 ONE_TILE: Final = 128
-IDS_RULES: Final = ("renumbered", "padding-by-ids")
+SCALED_LOSS: Final = "cotangent_linearity"
+BELOW_FP16: Final = -24
+"""The power of 2 by which a loss of fp16's range falls out of it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one case asks.
+
+    Args:
+        property: what is tested.
+        detail: what the property chose beside the problem.
+        problem: its fields.
+    """
+
+    property: str
+    detail: Mapping[str, Any]
+    problem: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, test: PropertyTest) -> Question:
+        """That of a suite's test."""
+        return cls(
+            test.property,
+            json.loads(test.detail),
+            json.loads(test.problem) if test.problem else {},
+        )
+
+    @property
+    def rule(self) -> str:
+        """The rule of calls, "" of other properties."""
+        return str(self.detail.get("rule", "")) if self.property == "calls" else ""
 
 
 @dataclass(frozen=True)
@@ -80,49 +122,52 @@ class QuestionKind:
 
     Args:
         about: what is tested.
-        holds: whether the verdicts of one case answer a question of this kind.
+        includes: whether a question is of this kind.
+        shown: whether its verdicts are too, where they alone say it.
     """
 
     about: str
-    holds: Callable[[Sequence[Verdict]], bool]
+    includes: Callable[[Question], bool]
+    shown: Callable[[Sequence[Verdict]], bool] = lambda _: True
 
 
-def _rule(case: Sequence[Verdict]) -> str:
-    return str(case[0].detail.get("rule", "")) if case[0].property == "calls" else ""
+def _of_rules(*rules: str) -> Callable[[Question], bool]:
+    return lambda question: question.rule in rules
 
 
-def _fields(problem: str) -> dict[str, Any]:
-    return json.loads(problem) if problem else {}
-
-
-def _problem(case: Sequence[Verdict]) -> dict[str, Any]:
-    return _fields(case[0].problem)
-
-
-def _is_of_memory(case: Sequence[Verdict]) -> bool:
-    rule, problem = RULES.get(_rule(case)), _problem(case)
+def _is_of_memory(question: Question) -> bool:
+    rule, problem = RULES.get(question.rule), question.problem
     if rule is None or not (rule.memory or rule.size == "long"):
         return False
     return rule.backward or rule.size == "long" or (problem["K"], problem["V"]) != PLAIN_WIDTH
 
 
-def _is_of_a_process(case: Sequence[Verdict]) -> bool:
-    rule = RULES.get(_rule(case))
+def _is_of_a_process(question: Question) -> bool:
+    rule = RULES.get(question.rule)
     return rule is not None and rule.needs_its_process
 
 
-def past_one_tile(problem: str) -> bool:
-    """Whether keys or values of a problem, in JSON, have more than 128 columns."""
-    fields = _fields(problem)
-    return max(fields.get("K", 0), fields.get("V", 0)) > ONE_TILE
+def _is_past_one_tile(question: Question) -> bool:
+    widths = [question.problem.get(width, 0) for width in ("K", "V")]
+    return max(widths) > ONE_TILE or question.rule in WIDTHS_RULES
 
 
-def _is_of_coincidences(case: Sequence[Verdict]) -> bool:
-    problem = _problem(case)
-    if case[0].property not in ("panel", "gradients"):
-        return _rule(case) in EQUAL_RULES
+def _is_of_magnitudes(question: Question) -> bool:
+    values = [question.problem.get(name) for name in ("value", "state")]
+    return "beyond-fp16" in values or question.rule == "step"
+
+
+def _is_of_depth(question: Question) -> bool:
+    problem = question.problem
+    deep = problem.get("gate") in ("deep-resets", "vanishing") or problem.get("beta") == "tiny"
+    return deep or question.rule == "step"
+
+
+def _is_of_coincidences(question: Question) -> bool:
+    if question.property not in ("panel", "gradients"):
+        return question.rule in EQUAL_RULES
     return any(
-        all(_plain(problem.get(name)) == _plain(one.fields.get(name)) for name in one.decided_by)
+        all(_plain(question.problem.get(n)) == _plain(one.fields.get(n)) for n in one.decided_by)
         for one in COINCIDENT.values()
     )
 
@@ -131,27 +176,26 @@ def _plain(value: Any) -> Any:
     return [*value] if isinstance(value, tuple | list) else value
 
 
-def _is_of_repeats(case: Sequence[Verdict]) -> bool:
-    rule = RULES.get(_rule(case))
+def _is_of_repeats(question: Question) -> bool:
+    rule = RULES.get(question.rule)
     return rule is not None and rule.counted and rule.size in REAL
+
+
+def _is_of_callers(question: Question) -> bool:
+    small = question.detail.get("exponent", 0) <= BELOW_FP16
+    return question.rule in CALLERS_RULES or (question.property == SCALED_LOSS and small)
 
 
 QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
     {
         "combinations": QuestionKind(
             "pairs and triples of properties of a problem",
-            lambda case: case[0].property == "combined",
+            lambda question: question.property == "combined",
         ),
         "widths": QuestionKind(
-            "keys and values past 128 columns", lambda case: past_one_tile(case[0].problem)
+            "keys and values past 128 columns, and widths that no panel has", _is_past_one_tile
         ),
-        "magnitudes": QuestionKind(
-            "values and states beyond the range of fp16",
-            lambda case: (
-                "beyond-fp16" in (_problem(case).get(x) for x in ("value", "state"))
-                or _rule(case) == "step"
-            ),
-        ),
+        "magnitudes": QuestionKind("values and states beyond the range of fp16", _is_of_magnitudes),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
         ),
@@ -164,25 +208,23 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "overflow": QuestionKind(
             "outputs that fit where others of the same call overflow",
+            lambda question: (
+                "exponent" in question.detail and question.problem.get("dtype") == "fp16"
+            ),
             lambda case: any(OVERFLOWS in verdict.message for verdict in case),
         ),
         "depth": QuestionKind(
-            "finite gates down to -1e6, gates and writes next to 0",
-            lambda case: (
-                _problem(case).get("gate") in ("deep-resets", "vanishing")
-                or _problem(case).get("beta") == "tiny"
-                or _rule(case) == "step"
-            ),
+            "finite gates down to -1e6, gates and writes next to 0", _is_of_depth
         ),
         "entries": QuestionKind(
             "entry points that activate gates, take sigmoids or normalise themselves",
-            lambda case: case[0].property == "options" or _rule(case) in ROWS_RULES,
+            lambda question: question.property == "options" or question.rule in ROWS_RULES,
         ),
         "autograd": QuestionKind(
             "calls that a training step or a server makes: recorded or not, with any inputs"
             " frozen, twice backward, from a sum or from some tokens alone, after an evaluation or"
             " a request that begins alike",
-            lambda case: _rule(case) in AUTOGRAD_RULES,
+            _of_rules(*AUTOGRAD_RULES),
         ),
         "coincidences": QuestionKind(
             "sizes that are equal, also with axes exchanged in memory, few tokens, and lengths of a"
@@ -191,27 +233,27 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         ),
         "late": QuestionKind(
             "what follows 4,096 tokens that write nothing, and every number of chunks",
-            lambda case: _rule(case) in LATE_RULES,
+            _of_rules(*LATE_RULES),
         ),
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
             " others, any groups of heads, heads in reverse, and wide or fewer decode steps",
-            lambda case: _rule(case) in (*COPIES_RULES, "step"),
+            _of_rules(*COPIES_RULES, "step"),
         ),
         "places": QuestionKind(
             "states of the call before, or of zeros, one state of all sequences, one tensor in two"
             " places",
-            lambda case: _rule(case) in PLACES_RULES,
+            _of_rules(*PLACES_RULES),
         ),
         "callers": QuestionKind(
             "tensors that are edited and packs that are called before the backward, other losses"
             " and scales, infinite ones among them, lengths and projections as they lie in larger"
             " tensors, calls that differ from many before them",
-            lambda case: _rule(case) in CALLERS_RULES,
+            _is_of_callers,
         ),
         "ids": QuestionKind(
             "segment ids in any order, and padding in front and between",
-            lambda case: _rule(case) in IDS_RULES,
+            _of_rules("renumbered", "padding-by-ids"),
         ),
     }
 )

@@ -48,7 +48,7 @@ def segments_from_the_start(x: Inputs, _: dict[Any, Any]) -> Outputs:
 def derived_from_the_start(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     """The backward makes states of such a segment again from the given one."""
     found = EAGER.gradients(x, given)
-    if given.do is None:
+    if given.do is None or found.dk is None:
         return found
     dk = found.dk.clone()
     for entry, rows, chunk in _alone(x):
