@@ -13,7 +13,7 @@ from kdaverify.budgets.emulate import Emulator, running_cumsum_bwd
 from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import SHIFT
-from kdaverify.budgets.scores_backward import pairs_with
+from kdaverify.budgets.scores_backward import SCALED_STATE, pairs_with
 from kdaverify.budgets.stage_forms import HEAD, form_of
 from kdaverify.budgets.sums import matrix_units
 from oracles.arithmetic import Arithmetic
@@ -55,7 +55,7 @@ def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     if of_heads:
         return
     otherwise = replace(
-        table, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both
+        table, state_bwd=SCALED_STATE, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both
     )
     yield BackwardWay(contract.work, plain.arithmetic, otherwise)
     yield BackwardWay(
@@ -74,14 +74,6 @@ def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
         yield BackwardWay(
             contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(exp=anchored_exp))
         )
-
-
-def scaled_first(b: ChunkGradients) -> None:
-    """Math: VJP of 3.5 and of 3.6 in h, with scale do the operand of the product with qg."""
-    do, scale = b.do, b.c.scale
-    b.do, b.c.scale = b.store("do_scaled", scale * do), 1.0
-    BACKWARD.state_bwd(b)
-    b.do, b.c.scale = do, scale
 
 
 def last_row_in_both(b: ChunkGradients) -> None:

@@ -27,7 +27,7 @@ from kdaverify.budgets.factored import (
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, astray, coarsely, flushed, in_base_2
 from kdaverify.budgets.score_blocks import VECTOR, blocks_of
-from kdaverify.budgets.scores_backward import RIGHT_FIRST, scores_backward
+from kdaverify.budgets.scores_backward import RIGHT_FIRST, SCALED_STATE, scores_backward
 from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import matrix_units, onto_first, ordered, running, term_by_term, tree
 from oracles.chunk import STAGES, Stages
@@ -91,7 +91,7 @@ def _in_chunks(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...
     )
     return (
         plain,
-        _in_order(replace(plain, backward=RIGHT_FIRST)),
+        _in_order(replace(plain, backward=replace(RIGHT_FIRST, state_bwd=SCALED_STATE))),
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
         *(_truncating(replace(plain, dot=unit)) if units else ()),
@@ -118,9 +118,11 @@ def _in_chunks(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...
 
 
 def _in_order(plain: Emulator) -> Emulator:
-    """The kernel that sums in order, and takes the scale into qg. Where it has no matrix unit, or
-    declares the order, the sum of what a chunk writes begins with the state: ExecuTorch's loops,
-    the same bits, were rejected for a state at 2.7 times its tolerance (tiny keys, large state).
+    """The kernel that sums in order, and takes the scale into qg, and into do in its backward.
+
+    Where it has no matrix unit, or declares the order, the sum of what a chunk writes begins with
+    the state: ExecuTorch's loops, the same bits, were rejected for a state at 2.7 times its
+    tolerance (tiny keys, large state).
     """
     contract = plain.contract
     stages = replace(SCALED, solve=substituted_in_order(contract))

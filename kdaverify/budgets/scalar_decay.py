@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kdaverify.budgets import emulate
 from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.scores_backward import SCALED_STATE, scaled_first
 from kdaverify.budgets.solves import identity
 from oracles.chunk import Chunk, Stage, Stages
 from oracles.chunk_backward import EVERY, LAST, BackwardStages, ChunkGradients
@@ -231,6 +232,7 @@ BACKWARD: Final = BackwardStages(
     intra_bwd=nothing_left,
     cumsum_bwd=cumsum_bwd,
 )
+SCALED: Final = replace(BACKWARD, state_bwd=scaled_first(state_bwd))
 
 
 def of_one_gate(stages: Stages) -> Stages:
@@ -253,7 +255,12 @@ def members_of_one_gate(members: Sequence[Emulator]) -> Iterator[Emulator]:
     One more applies R after the state is subtracted, as torch ports do.
     """
     made = [
-        replace(member, stages=of_one_gate(member.stages), backward=BACKWARD) for member in members
+        replace(
+            member,
+            stages=of_one_gate(member.stages),
+            backward=SCALED if member.backward.state_bwd is SCALED_STATE else BACKWARD,
+        )
+        for member in members
     ]
     yield from made
     yield replace(

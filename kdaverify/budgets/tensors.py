@@ -75,7 +75,7 @@ SCALAR_DECAY: Final = Pipeline(
     backward=(
         StageTensors("dv_local", ("Aqk", "dv_local")),
         StageTensors("dA", ("dAqk",)),
-        StageTensors("state_bwd", ("dh", "dv_new", "q_decayed", "dS")),
+        StageTensors("state_bwd", ("dh", "dv_new", "q_decayed", "dS"), ("do_scaled",)),
         StageTensors("dqkwg", ("dw", "h_dh", "dG", "dq_done", "dk_part")),
         StageTensors(
             "wy_bwd",

@@ -82,7 +82,7 @@ CALLERS_RULES: Final = tuple(
     )
 )  # fmt: skip
 ONE_TILE: Final = 128
-SCALED_LOSS: Final = "cotangent_linearity"
+SCALED_LOSSES: Final = ("gradients", "cotangent_linearity")
 BELOW_FP16: Final = -24
 """The power of 2 by which a loss of fp16's range falls out of it."""
 
@@ -183,7 +183,7 @@ def _is_of_repeats(question: Question) -> bool:
 
 def _is_of_callers(question: Question) -> bool:
     small = question.detail.get("exponent", 0) <= BELOW_FP16
-    return question.rule in CALLERS_RULES or (question.property == SCALED_LOSS and small)
+    return question.rule in CALLERS_RULES or (question.property in SCALED_LOSSES and small)
 
 
 QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(

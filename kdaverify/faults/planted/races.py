@@ -69,7 +69,14 @@ FORWARD: dict[str, Callable[[], Adapter]] = {
     "tokens and heads": lambda: port(
         race(lambda x: x.T >= FILLS and x.HV >= 8, lambda n: n % 5 == 0, "o", 7)
     ),
-    "widths": lambda: port(race(lambda x: x.K >= 64, lambda n: n % 5 == 0, "final_state", 0)),
+    "widths": lambda: port(
+        race(
+            lambda x: x.T >= FILLS and x.HV >= 8 and x.K >= 64,
+            lambda n: n % 5 == 0,
+            "final_state",
+            0,
+        )
+    ),
     "last call": lambda: port(
         race(lambda x: x.T >= FILLS and x.HV >= 8, lambda n: n % 10 == 0, "final_state", 3)
     ),
