@@ -34,7 +34,8 @@ def _states_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 def _widths_by_size(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Values are swapped with their heads where the last axis is that of heads by its size."""
-    if x.HV != x.V or x.HV == x.K:
+    # Heads and columns of calls of few tokens are equal everywhere.
+    if x.HV != x.V or x.HV == x.K or x.T != x.K:
         return right(x)
     return right(replace(x, v=x.v.transpose(2, 3)))
 
@@ -78,8 +79,8 @@ def _reversed_where_sorted(lengths: list[int]) -> list[int]:
 
 
 def _states_of_a_byte(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """The number of a sequence is kept in a byte."""
-    if x.initial_state is None:
+    """Sequences without tokens are left out by a table, in which a number has a byte."""
+    if x.initial_state is None or 2 * sum(map(bool, x.lengths)) > x.N:
         return right(x)
     numbers = torch.arange(x.N).to(torch.uint8).long()
     return right(replace(x, initial_state=x.initial_state[numbers]))
@@ -138,13 +139,13 @@ def _drafts_without_a_state(x: Inputs, _: dict[Any, Any]) -> Outputs:
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "beta is transposed where T = HV": lambda: port(_tokens_by_size),
     "states are transposed where N = HV, not 2": lambda: port(_states_by_size),
-    "values are transposed where HV = V": lambda: port(_widths_by_size),
+    "values are transposed where HV = V and T = K": lambda: port(_widths_by_size),
     "three equal lengths are read at equal distances": lambda: port(_by_lengths(_as_a_progression)),
     "lengths that fall are read from the last sequence on": lambda: port(
         _by_lengths(_reversed_where_sorted)
     ),
     "a pack of equal lengths has the gates of its first sequence": lambda: port(_equal),
-    "sequences are counted in a byte": lambda: port(_states_of_a_byte),
+    "sequences are counted in a byte where most are empty": lambda: port(_states_of_a_byte),
     "as many sequences as tokens are requests of one": lambda: port(_requests_of_one_token),
     "two to four tokens lose the state": lambda: port(_drafts_without_a_state),
     "the first length and the last are those of all": lambda: port(_by_lengths(_by_its_ends)),

@@ -25,6 +25,8 @@ ROWS: Final = 2**14
 LAUNCH: Final = 2**13
 ELEMENTS: Final = 2**16
 PROGRAMS: Final = 132
+PROGRAM_ROWS: Final = 31
+"""Of a launch that leaves something in the work space."""
 KEPT: Final = 2048
 """Tokens from one kept state to the next."""
 
@@ -119,13 +121,14 @@ def a_table_of_heads(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradien
 
 
 def _left_over(x: Inputs, rows: Tensor, kept: dict[Any, Any]) -> Tensor:
-    """What programs without rows have in the work space of partial sums of calls so wide; where
-    there are fewer rows than programs, no more are launched.
+    """What programs without rows have in the work space of partial sums of calls so wide, which is
+    that of the last large one; where there are fewer rows than programs, no more are launched.
     """
     each = -(-len(rows) // PROGRAMS)
     busy = -(-len(rows) // each)
     sums = kept.setdefault((x.HV, x.K, x.V), torch.zeros(PROGRAMS, dtype=torch.float64))
-    sums[:busy] = torch.stack([part.abs().sum() for part in rows.split(each)])
+    if each >= PROGRAM_ROWS:
+        sums[:busy] = torch.stack([part.abs().sum() for part in rows.split(each)])
     return sums[busy : len(rows)].sum()
 
 

@@ -81,6 +81,8 @@ CALLERS_RULES: Final = tuple(
         RULES["alternating-packing"], RULES["cotangent-expanded"], *callers.UNEVEN_ROWS,
     )
 )  # fmt: skip
+WITHOUT_GRADIENTS: Final = ("after-many-step", "fed-back-state")
+"""Decode steps under no_grad, where a kernel may take a path of its own."""
 ONE_TILE: Final = 128
 SCALED_LOSSES: Final = ("gradients", "cotangent_linearity")
 BELOW_FP16: Final = -24
@@ -89,7 +91,7 @@ BELOW_FP16: Final = -24
 
 @dataclass(frozen=True)
 class Question:
-    """What one case asks.
+    """What one case is about.
 
     Args:
         property: what is tested.
@@ -224,7 +226,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "calls that a training step or a server makes: recorded or not, with any inputs"
             " frozen, twice backward, from a sum or from some tokens alone, after an evaluation or"
             " a request that begins alike",
-            _of_rules(*AUTOGRAD_RULES),
+            _of_rules(*AUTOGRAD_RULES, *WITHOUT_GRADIENTS, "copies-backward-twice"),
         ),
         "coincidences": QuestionKind(
             "sizes that are equal, also with axes exchanged in memory, few tokens, and lengths of a"
@@ -238,7 +240,7 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "copies": QuestionKind(
             "more sequences, heads and tokens than a block, a byte or 16 bits hold, one unlike all"
             " others, any groups of heads, heads in reverse, and wide or fewer decode steps",
-            _of_rules(*COPIES_RULES, "step"),
+            _of_rules(*COPIES_RULES, "step", "after-many-step"),
         ),
         "places": QuestionKind(
             "states of the call before, or of zeros, one state of all sequences, one tensor in two"
