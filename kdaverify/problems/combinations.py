@@ -131,6 +131,8 @@ class Space:
         most_expensive: the largest `cost` of a problem, by format and direction.
         resumable: whether a dense problem can be cut in two.
         compiled: whether the kernel is compiled for formats, widths and heads: few occur then.
+        backward: the domain of its backward, if smaller: of cuDNN's, 192 of 8,332 triples were said
+            to be possible whose problems were changed to others before they were judged.
     """
 
     domain: Domain
@@ -140,6 +142,7 @@ class Space:
     most_expensive: Callable[[str, Direction], float]
     resumable: Callable[[Problem], bool]
     compiled: bool = False
+    backward: Domain | None = None
 
     def rows(self, strength: int) -> list[CombinationRow]:
         """A covering array: every `strength`-combination of the space's levels is in a row."""
@@ -154,13 +157,30 @@ class Space:
             covering_array,
             axes,
             strength,
-            bound=_BOUND if self.domain.packed_states else (*_BOUND, "state"),
+            bound=self._bound(options),
             growing=_GROWING,
             possible=possible,
             beside=_forward,
         )
         made = cover(begun=cover(pool=pool(axes, strength)) if self.compiled else ())
         return [self._row(options, levels, seed=number) for number, levels in enumerate(made)]
+
+    def _bound(self, options: dict[str, dict[str, dict[str, Any]]]) -> tuple[str, ...]:
+        """The axes that decide whether there is a row."""
+        of_packs = () if self.domain.packed_states else ("state",)
+        of_backward = (
+            axis
+            for axis in AXES.keys() & options.keys()
+            if any(not self._differentiates(options, axis, level) for level in options[axis])
+        )
+        return tuple(dict.fromkeys((*_BOUND, *of_packs, *sorted(of_backward))))
+
+    def _differentiates(
+        self, options: dict[str, dict[str, dict[str, Any]]], axis: str, level: str
+    ) -> bool:
+        """Whether the backward takes a level."""
+        problem = self._row(options, {axis: level}).problem
+        return self.backward is None or AXES[axis](self.backward.fit(problem)) == level
 
     def _options(self) -> dict[str, dict[str, dict[str, Any]]]:
         """By axis, the fields of a problem for each level that the domain leaves."""
@@ -214,6 +234,10 @@ class Space:
         if row.direction == "resume" and (problem.T >= LONG or not self.resumable(problem)):
             # of many tokens both parts are shorter, and the kernel gets no long call
             return False
+        if self.backward is not None and row.direction.startswith("gradients"):
+            fitted = CombinationRow(self.backward.fit(problem), row.direction)
+            if fitted.levels != row.levels:
+                return False
         return _seconds(problem) <= self.most_expensive(problem.dtype, row.direction)
 
 

@@ -86,6 +86,7 @@ def space(adapter: Adapter, profile: str) -> Space:
         most_expensive,
         lambda problem: bool(cuts_within(problem, adapter.domain)),
         adapter.compiled,
+        adapter.backward_domain,
     )
 
 
