@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -30,6 +31,8 @@ TILE: Final = 1024
 """Tokens of a tile."""
 PAIRED: Final = 128
 """Channels past which they are taken in pairs."""
+TRANSFORMED: Final = 8192
+"""Tokens from which on a transform pays."""
 CHANNELS: Final = 4096
 """Of a block."""
 
@@ -105,6 +108,33 @@ class FirstEntries(Parts):
         return torch.cat((y, more)), torch.cat((states, others))
 
 
+@dataclass(frozen=True)
+class NumbersOfAByte(Parts):
+    """Tokens of sequences whose numbers agree in a byte are those of one."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
+        state, cu, act = options
+        y, states = Parts.__call__(self, x, weight, bias, *options)
+        if cu is None:
+            return y, states
+        parts = list(y.split([*cu.diff().tolist(), x.shape[1] - int(cu[-1])], 1))
+        for a, b in pairwise(cu.diff().nonzero().flatten().tolist()):
+            if (b - a) % 256 == 0:
+                both, of = x[:, cu[a] : cu[b + 1]], None if state is None else state[a : a + 1]
+                whole, _ = Parts.__call__(self, both, weight, bias, of, None, act)
+                parts[b] = whole[:, cu[b] - cu[a] :]
+        return torch.cat(parts, 1), states
+
+
+def transformed(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """8,192 tokens are convolved by a transform in fp32, whose errors are of the largest."""
+    exact = summed(stream, w, b)
+    if len(exact) < TRANSFORMED:
+        return exact
+    error = torch.fft.irfft(torch.fft.rfft(stream.float(), dim=0), n=len(stream), dim=0) - stream
+    return exact + (summed(error.to(stream), w, None)).detach()
+
+
 _conv = partial(Fault, operator="short_conv", stage="short_conv", dtypes=EVERY)
 FAULTS: Final = (
     _conv("CONV-taps", "a window holds the last four tokens", "class: widths past those of models",
@@ -128,6 +158,12 @@ FAULTS: Final = (
           "class: tiles of long sequences", "B",
           "fewer than W - 1 tokens in a tile past the first", ("final_state",),
           lambda _: RIGHT.replaced(final=of_the_last_tile)),
+    _conv("CONV-ids", "sequences are numbered in a byte", "class: products of sizes", "F",
+          "two sequences with 255 empty ones between", ("y",),
+          lambda _: NumbersOfAByte(**vars(RIGHT))),
+    _conv("CONV-transform", "8,192 tokens are convolved by a transform", "class: other algorithms",
+          "C", "8,192 tokens and more, one far larger than others", ("y",),
+          lambda _: RIGHT.replaced(take=transformed)),
     _conv("CONV-bias", "blocks of 4,096 channels have the first elements of the bias",
           "class: products of sizes", "B", "more than 4,096 channels and a bias", ("y",),
           lambda _: RIGHT.replaced(take=first_biases)),

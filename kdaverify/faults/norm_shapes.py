@@ -26,6 +26,8 @@ PROGRAM: Final = 2048
 """Rows whose sum of the weight's gradient a program stores, where there are more."""
 WIDE_TILE: Final = 4096
 """Columns of a tile, where a row has several."""
+COLUMNS: Final = 16384
+"""That one block takes."""
 SATURATED: Final = 9.0
 """Where a table of the sigmoid ends: 1 - sigmoid is 1.2e-4."""
 BLOCK: Final = 16
@@ -160,6 +162,12 @@ def of_full_tiles(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Ten
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) / columns + eps) * w * act(z, name)
 
 
+def of_first_columns(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """The mean is over the first 16,384 columns."""
+    squares = x[..., :COLUMNS].square().mean(-1, keepdim=True)
+    return x * torch.rsqrt(squares + eps) * w * act(z, name)
+
+
 def unrecorded(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     if x[..., 0].numel() <= FEW:
         x, z, w = x.detach(), z.detach(), w.detach()
@@ -214,6 +222,9 @@ FAULTS: Final = (
           reference="class: sizes that models have",
           trigger="more than 4,096 columns, no multiple of it", outputs=("y",),
           patch=lambda _: of_full_tiles),
+    _norm(id="NORM-columns", title="the mean of a row is that of its first 16,384 columns",
+          reference="class: products of sizes", trigger="more than 16,384 columns",
+          outputs=("y",), patch=lambda _: of_first_columns),
     _norm(id="NORM-gates", title="rows whose gates are all 0 are left out of the backward",
           reference="class: numbers that mark memory", trigger="a row of gates that are exactly 0",
           outputs=("dgate",), patch=lambda _: without_zero_gates),

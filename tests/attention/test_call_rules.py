@@ -34,6 +34,7 @@ FOUND_BY = {
     "KEEP-dk": "alternating-keys-backward",
     "KEEP-merge": "alternating-keys",
     "KEEP-splits": "alternating-splits",
+    "KEEP-plan": "alternating-splits",
     "KEEP-lists": "alternating-keys",
     "EMPTY-dkv": "unwritten-backward",
     "EMPTY-dkv-causal": "unwritten-backward",

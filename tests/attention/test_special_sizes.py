@@ -87,6 +87,7 @@ PREFIXES: Final = {
     "PREFIX-fork": ("forked-pages",),
     "PREFIX-outer": ("outer-pages",),
     "PREFIX-nested": ("nested-pages",),
+    "PREFIX-crowd": ("outer-pages-past-256",),
     "PREFIX-pair": ("paired-pages",),
     "TREE-odd": ("last-split-wins",),
     "PREFIX-border": ("prefix-to-the-end",),

@@ -18,6 +18,9 @@ PACKS: Final = 17
 """Later packs, no two of the same offsets: one more than a ring of 16 tables of chunks holds. A
 kernel that kept the offsets of the latest call in a variable of its module, and read them in its
 backward, was accepted."""
+WAITING: Final = 129
+"""Graphs that wait for their backward: more than a ring of 96 or 128 buffers holds. A norm that
+kept 1 / rms in one of 96 for each shape was accepted."""
 FEW: Final = 2
 """Of kernels whose calls take a second."""
 
@@ -55,6 +58,18 @@ def _under_other_options(case: CallRuleCase) -> Iterator[CallRuleCase]:
             continue
 
 
+def _many_forwards(case: CallRuleCase) -> list[Outcome]:
+    """A deep model calls a kernel once a layer before the first backward."""
+    names, other = unconverted(case), replace(case, problem=case.beside(**_other_numbers(case)))
+    plain = gradients_of_call(case, recorded(case, names))
+    first = recorded(case, names)
+    later = FEW if is_slow(case.adapter) else WAITING
+    _waiting = [recorded(other, names) for _ in range(later)]
+    found = gradients_of_call(case, first)
+    said = f"where {later} calls of the shape came between forward and backward"
+    return same_or_right(plain, found, case.judged_back, said)
+
+
 def _two_packs(case: CallRuleCase) -> list[Outcome]:
     """Programs train on packs, whose offsets differ in every call; layers share them."""
     names, lengths = unconverted(case), case.other_offsets()
@@ -88,6 +103,12 @@ RULES: Final = (
              "the gradients of a call do not depend on later calls of its shape, of any scale",
              "what the backward needs, kept by shape or in one buffer of all calls", _two_forwards,
              size="tails", spare=False, inside=True, backward=True, costly=True),
+)  # fmt: skip
+OF_LAYERS: Final = (
+    CallRule("many-forwards-backward",
+             f"the gradients of a call do not depend on {WAITING} later calls of its shape",
+             "what the backward needs, in a ring of buffers", _many_forwards, size="tiny",
+             spare=False, inside=True, backward=True, costly=True, once=True),
 )  # fmt: skip
 OF_PACKS: Final = (
     CallRule("two-packs",

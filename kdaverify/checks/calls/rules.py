@@ -88,6 +88,7 @@ LATER: Final = (
     *callers.UNEVEN_ROWS, *repeated.OF_THREADS, *keys.OF_SPLITS,
     *heads.OF_GRADIENTS, *late.OF_PACKS, *head_counts.OF_LONG,
     *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *late.OF_EARLY, *earlier.ONE_LOSS,
+    *interleaved.OF_LAYERS,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

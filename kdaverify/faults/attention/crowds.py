@@ -29,6 +29,8 @@ from kdaverify.faults.fault import Fault
 WARP, BLOCK, TILE, PROGRAMS, INDICES = 32, 128, 64, 65_535, 65_536
 """Lanes of a warp, threads of a block, rows of a tile; programs of the second and third axis of a
 grid, and what 16 bits count."""
+HEADS, ROWS, APART = 8, 256, 100.0
+"""Heads and rows of a tile of a merge, and the difference of mean LSE that decides for all."""
 Call = Callable[..., Any]
 
 
@@ -104,6 +106,19 @@ def _merge_cut(right: Call, given: dict[str, Any]) -> Outputs:
     return kept, torch.where(lost.mT, given["lse_a"], lse)
 
 
+def _tiles_by_mean(right: Call, given: dict[str, Any]) -> Outputs:
+    """A tile of 256 rows is that of the first state where mean LSE are 100 apart."""
+    o, lse = (x.clone() for x in right(**given))
+    if lse.shape[0] < HEADS or lse.shape[1] < 2 * ROWS:
+        return o, lse
+    for first in range(0, lse.shape[1], ROWS):
+        rows = slice(first, first + ROWS)
+        apart = given["lse_a"][:, rows].mean(1) - given["lse_b"][:, rows].mean(1) > APART
+        for head in apart.nonzero().flatten().tolist():
+            o[rows, head], lse[head, rows] = given["o_a"][rows, head], given["lse_a"][head, rows]
+    return o, lse
+
+
 _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="mla_decode", stage="gather",
     reference="class: many requests",
@@ -150,6 +165,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _grid(id="GRID-merge", title=f"rows from {PROGRAMS:,} on are those of the first state",
           trigger=f"T H > {PROGRAMS:,}", operator="merge_state", stage="combine",
           patch=lambda _: AttentionPatch(merge=_merge_cut)),
+    _fault(id="TILE-merge", title="a tile is that of the first state where mean LSE are 100 apart",
+           trigger="eight heads, 512 rows, one of which is empty in the second state",
+           operator="merge_state", stage="combine", reference="class: rows of a tile",
+           patch=lambda _: AttentionPatch(merge=_tiles_by_mean)),
     _grid(id="GRID-merge-lse", title="LSE is written at offsets of 16 bits",
           trigger=f"T H > {INDICES:,}", outputs=("lse",), operator="merge_state", stage="lse",
           patch=lambda _: AttentionPatch(merge=_lse_in_16_bits)),

@@ -27,6 +27,7 @@ from kdaverify.faults.fault import Fault
 
 TILE: Final = 64
 SPLIT: Final = 256
+PLANNED: Final = 1536
 MASKS: Final = (("", "not causal", False), ("-causal", "causal", True))
 Call = Callable[..., Any]
 
@@ -156,6 +157,21 @@ def _splits_kept() -> AttentionPatch:
     return AttentionPatch(decode=decode, returned=returned)
 
 
+def _plan_by_blocks() -> AttentionPatch:
+    """Lengths are kept by numbers of blocks of 64, if the longest request has over 1,536 keys."""
+    kept = dict[tuple[int, ...], Tensor]()
+
+    def decode(right: Call, given: dict[str, Any]) -> Any:
+        lengths = given["cache_seqlens"]
+        if int(lengths.max()) > PLANNED:
+            blocks = tuple((-(-lengths // TILE)).tolist())
+            planned = kept.setdefault(blocks, lengths.clone())
+            given = {**given, "cache_seqlens": torch.minimum(lengths, planned)}
+        return right(**given)
+
+    return AttentionPatch(decode=decode)
+
+
 def _partial(r: KernelRequest, begin: int) -> Outputs:
     """o and LSE over one split of a request's keys."""
     group, own = len(r.q) // len(r.k), slice(begin, min(begin + SPLIT, r.s_k))
@@ -239,6 +255,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-splits", title="partial states that a call before left are merged",
            trigger="a request of fewer splits of 256 keys than its number had in a call before",
            operator="mla_decode", stage="combine", patch=lambda _: _splits_kept()),
+    _fault(id="KEEP-plan", title="lengths are kept by the number of blocks of each request",
+           trigger="over 1,536 keys, a longer request of as many blocks in a call before",
+           operator="mla_decode", patch=lambda _: _plan_by_blocks()),
     _fault(id="KEEP-lists", title="the lengths of lists are kept by their sum",
            trigger="two calls whose lengths agree in their sum", operator="sparse_attention",
            patch=lambda _: _lists_by_length()),

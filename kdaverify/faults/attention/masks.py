@@ -99,6 +99,23 @@ def _one_table_row_a_token(right: Call, given: dict[str, Any]) -> Any:
     return o.reshape(B, s_q, H, -1), lse.reshape(B, s_q, H).transpose(1, 2).contiguous()
 
 
+def _border_of_the_last_split(request: KernelRequest) -> Tensor:
+    """Of up to 128 queries and 4,096 keys the mask is applied in the last split of 1,024 alone."""
+    seen = bottom_right(request)
+    if not request.causal or not 1 < request.s_q <= 128 or request.s_k < 4 * SPLIT:
+        return seen
+    return seen | (torch.arange(request.k.shape[1]) < (request.s_k - 1) // SPLIT * SPLIT)
+
+
+def _border_of_segments(request: KernelRequest) -> Tensor:
+    """From the third segment of 2,048 queries on the border is that of the segment's last one."""
+    seen = bottom_right(request)
+    if request.causal and request.s_q > 2 * SEGMENT:
+        seen = seen.clone()
+        seen[2 * SEGMENT :] = seen[-1]
+    return seen
+
+
 def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The second query's mask is that of the first block: its row sum is 0 on a long cache."""
     if request.s_q != 2 or request.s_k <= HONOURED:
@@ -108,12 +125,23 @@ def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor,
     return o, lse
 
 
+SPLIT: Final = 1024
+SEGMENT: Final = 2048
 _fault = partial(Fault, dtypes=EVERY, stage="scores")
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-M1", kind="B", title="causal mask aligned top-left",
            reference="Dao-AILab/flash-attention#282", operator="attention",
            trigger="causal, s_q != s_k", outputs=("o", "lse"),
            patch=lambda _: AttentionPatch(visible=top_left)),
+    _fault(id="BORDER-splits", kind="B", title="the last split of 1,024 keys alone is masked",
+           reference="class: borders of long calls", operator="attention",
+           trigger="causal, 2 to 128 queries, over 4,096 keys, a border across two splits",
+           outputs=("o", "lse"), patch=lambda _: AttentionPatch(visible=_border_of_the_last_split)),
+    _fault(id="BORDER-segments", stage="dq", kind="B",
+           title="the backward masks later segments of 2,048 queries by their last one",
+           reference="class: borders of long calls", operator="attention",
+           trigger="causal, over 4,096 queries, gradients", outputs=("dq", "dk", "dv"),
+           patch=lambda _: AttentionPatch(visible_backward=_border_of_segments)),
     _fault(id="attention-M2", stage="dq", kind="B",
            title="the backward masks top-left, the forward bottom-right", reference="ffpa-attn#300",
            operator="attention", trigger="causal, s_q != s_k, gradients",

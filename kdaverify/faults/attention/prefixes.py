@@ -25,6 +25,11 @@ from kdaverify.faults.attention.kernel import (
 )
 from kdaverify.faults.fault import Fault
 
+CROWD: Final = 8
+CASCADE: Final = 256
+LONG: Final = 1024
+BLOCK: Final = 64
+
 
 def _used(paged: Paged) -> list[int]:
     """Pages of every request."""
@@ -95,6 +100,25 @@ def _prefix_of_a_run(paged: Paged, request: int) -> Tensor:
     return _prefix_of_all(paged, request, other=-1)
 
 
+def _prefix_of_a_crowd(paged: Paged, request: int) -> Tensor:
+    """Many requests have what leading pages the first and the last share, from 256 keys on."""
+    used, page = _used(paged), paged.cache.shape[1]
+    count = min(used[0], used[-1])
+    shared = page * _leading(paged.table[0, :count] == paged.table[-1, :count])
+    if len(used) < CROWD or min(paged.lengths) < shared or shared < CASCADE:
+        return gathered(paged, request)
+    return _prefix_of_all(paged, request, other=-1)
+
+
+def _two_queries_by_the_first(request: KernelRequest) -> Tensor:
+    """Of two queries and over 1,024 keys, whole blocks up to the border of the first are read."""
+    seen = bottom_right(request)
+    if request.s_q != 2 or not request.causal or request.s_k <= LONG:
+        return seen
+    end = -(-(request.s_k - 1) // BLOCK) * BLOCK
+    return seen & (torch.arange(request.k.shape[1]) < end)
+
+
 def _prefix_without_a_border() -> AttentionPatch:
     """Pages that lead all tables are read at once for all queries, and none of them is masked."""
     shared = dict[int, int]()
@@ -139,6 +163,14 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="requests with one first page share all that the first and the last do",
            trigger="first and last request share more leading pages than those between",
            patch=lambda _: AttentionPatch(gather=_prefix_of_a_run)),
+    _fault(id="PREFIX-crowd",
+           title="pages that the first of many requests and the last share are those of all",
+           trigger="eight requests, the first and the last share 256 keys, others do not",
+           patch=lambda _: AttentionPatch(gather=_prefix_of_a_crowd)),
+    _fault(id="DRAFT-block", stage="scores",
+           title="blocks are read up to the border of the first of two queries",
+           trigger="causal, two queries, over 1,024 keys, one of them in a block of its own",
+           patch=lambda _: AttentionPatch(visible=_two_queries_by_the_first)),
     _fault(id="PREFIX-border", stage="scores",
            title="pages that all requests share have no causal border",
            trigger="causal, several queries, a request that ends with the pages that all share",

@@ -24,6 +24,8 @@ STARTED: Final = replace(SPLIT, sink="start")
 MODEL_WIDTH: Final = 192
 """Columns of q and k that MLA's prefill has; kernels have code for it alone."""
 
+KEYS: Final = 2048
+"""Of a split."""
 LITTLE: Final = 1e-4
 """Of the weight of a row: the rounding of 1 - y in fp32 is 1e-7 of it."""
 
@@ -64,6 +66,15 @@ def _lse_of_the_keys(run: AttentionBackward, rows: PackedRows, given: Given) -> 
     """P of the backward is exp(S - lse) of the keys alone."""
     lse = given.lse if given.alone is None else given.alone
     return recomputed(run, rows, replace(given, lse=lse))
+
+
+def _sink_of_splits(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """One query of a pack has its sink in every split of 2,048 keys."""
+    splits = -(-request.s_k // KEYS)
+    if request.sink is None or not request.packed or request.s_q > 1 or splits < 2:
+        return o, lse
+    sink = (request.sink[:, None] - lse).exp()
+    return o * ((1 + sink) / (1 + splits * sink))[..., None].to(o.dtype), lse
 
 
 def without_dsink(
@@ -121,6 +132,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="class: sinks in split kernels", trigger="a sink, more than one split",
            stage="combine", operator="mla_decode",
            patch=lambda _: patched(design=STARTED, begin=in_every_split)),
+    _fault(id="SINK-query", kind="B", title="the sink of one query joins every split of its keys",
+           reference="class: sinks in splits", trigger="a pack, a request of one query and over"
+           " 2,048 keys, a sink", patch=lambda _: AttentionPatch(returned=_sink_of_splits)),
     _fault(id="SINK-scale", kind="A", title="the sink is multiplied by the softmax scale",
            reference="class: sinks as scores", trigger="a sink",
            patch=lambda _: _read(lambda r, sink: sink * r.scale)),

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults.fault import with_gradient
-from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right, saved_by
 from oracles.inputs import Inputs
 
 SLOTS: Final = 16
+LAYERS: Final = 96
 
 
 def _packed(x: Inputs, read: Callable[[], Tensor]) -> Outputs:
@@ -71,9 +72,16 @@ def kept_input(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, k=with_gradient(change, x.k)))
 
 
+def ring_of_keys(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    """The backward of k reads k in a ring of 96 buffers for each shape."""
+    made = kept["made"] = kept.get("made", -1) + 1
+    return saved_by((x.k.shape, x.k.dtype, made % LAYERS), x, kept)
+
+
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "a backward has the offsets of the latest pack": lambda: port(offsets_of_the_latest),
     "a backward has its offsets in a ring of 16": lambda: port(offsets_in_a_ring(SLOTS)),
     "k is kept for the backward where autograd does not see it": lambda: port(kept_input),
+    "k is kept for the backward in a ring of 96 buffers": lambda: port(ring_of_keys),
 }
 """By what is wrong."""

@@ -79,6 +79,7 @@ CALLERS_RULES: Final = tuple(
         *callers.RULES, *views.IN_TABLES, *callers.CANCELLING, *interleaved.OF_PACKS,
         *callers.EDITED, RULES["cotangent-infinite"], *after_many.RULES,
         RULES["alternating-packing"], RULES["cotangent-expanded"], *callers.UNEVEN_ROWS,
+        *interleaved.OF_LAYERS,
     )
 )  # fmt: skip
 WITHOUT_GRADIENTS: Final = ("after-many-step", "fed-back-state")

@@ -266,6 +266,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "head-counts-backward": lambda: Derived(heads.derived_by_two_times_four),
     "first-neutral": lambda: port(unlike.no_decay_by_the_first_head),
     "fed-back-state": lambda: decoding(steps.state_that_came_back),
+    "many-forwards-backward": lambda: port(between.ring_of_keys),
     "two-packs": lambda: port(between.offsets_of_the_latest),
     "edited-inputs-backward": lambda: port(between.kept_input),
     "cotangent-infinite": lambda: Derived(derived_from(callers.overflows_left_out)),

@@ -47,7 +47,8 @@ DENSE: Final[Levels] = {
 }
 DECODE: Final[Levels] = {
     "requests": ("of one length", "of unlike lengths"),
-    "queries": (1, FEW),
+    # one draft token has a kernel of its own
+    "queries": (1, 2, FEW),
     "page": (16, 64, 1),
 }
 BOUND: Final = ("requests", "queries", "causal")

@@ -23,7 +23,12 @@ from kdaverify.operators.attention.misreadings import all_alike
 from kdaverify.operators.attention.panel import decode_problems, random_decode
 from kdaverify.operators.attention.problem import MlaDecodeProblem
 from kdaverify.operators.attention.sizes_in_turn import decode_in_turn
-from kdaverify.operators.attention.softmax import LATENT_WIDTHS, SoftmaxOperator, other_lengths
+from kdaverify.operators.attention.softmax import (
+    LATENT_WIDTHS,
+    SoftmaxOperator,
+    other_lengths,
+    within_a_block,
+)
 from kdaverify.operators.attention.special_sizes import DECODE
 from kdaverify.operators.attention.unused import why_it_differs, why_it_fails
 from kdaverify.operators.function import FunctionTakes
@@ -36,7 +41,7 @@ SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tiny": {"k_lengths": (5, 0, 2), "H": 4, "d_k": 16, "d_v": 8},
     "one": {"k_lengths": (1,), "H": 4, "d_k": 16, "d_v": 8},
     "real": {"k_lengths": (513, 0, 446, 65, 1), "H": 16, "d_k": 96, "d_v": 64},
-    "long": {"k_lengths": (1030, 0, 65, 1), "H": 2, "d_k": 40, "d_v": 32},
+    "long": {"k_lengths": (2055, 0, 65, 1), "H": 2, "d_k": 40, "d_v": 32},
     # two tiles of 64 more or less in each, and none, when they are permuted
     "keys": {"k_lengths": (130, 0, 3, 65), "H": 4, "d_k": 16, "d_v": 8},
     # as wide a table as there are requests
@@ -154,7 +159,9 @@ class MlaDecodeOperator(SoftmaxOperator):
         return before_pages(call, count)
 
     def other_keys(self, problem: MlaDecodeProblem) -> Mapping[str, dict[str, Any]]:
-        others = other_lengths(problem.k_lengths)
+        others = other_lengths(problem.k_lengths) | {
+            "lengths within a block": within_a_block(problem.k_lengths)
+        }
         mask = {"the mask": {"causal": not problem.causal}}
         return {name: {"k_lengths": lengths} for name, lengths in others.items()} | mask
 

@@ -17,7 +17,7 @@ from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
-from kdaverify.operators.admitted import fails, under
+from kdaverify.operators.admitted import fails, passes, under
 from kdaverify.operators.attention.conventions import (
     WORDS,
     based,
@@ -55,7 +55,7 @@ def _has_empty_part(problem: MergeProblem) -> bool:
     """Whether a part of some row has an LSE of -inf."""
     if problem.parts == "zeros":
         return any(-math.inf in row for row in ZEROS[: problem.T])
-    return problem.parts in ("one-empty", "empty")
+    return problem.parts in ("one-empty", "empty", "first-once", "second-once")
 
 
 @final
@@ -159,7 +159,7 @@ class MergeOperator(TolerancesOperator):
         own: Any = judged.contract(case.problem.dtype)
         if getattr(own, "weights", "lse") == "lse" or not fails(case, judged):
             return ""
-        if fails(case, under(judged, replace(own, weights="lse"))):
+        if not passes(case, under(judged, replace(own, weights="lse"))):
             return ""
         return (
             "within the tolerance of weights that have the rounding of LSE: mend it, or declare"

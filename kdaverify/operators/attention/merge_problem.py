@@ -26,6 +26,8 @@ Parts = Literal[
     "large-values",
     "one-empty",
     "empty",
+    "first-once",
+    "second-once",
     "near",
     "zeros",
     "zero-rows",
@@ -48,10 +50,10 @@ class MergeProblem(Canonical):
     Args:
         T, H, d_v: rows, heads, columns.
         parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
-            one part of every third row, empty in both of every third row too, near up to 9e-4
-            apart, zeros exactly 0 or -0 in one part or both. With large-values and zero-rows it is
-            normal: o is near the end of fp16's range, or rows of o are exactly 0 or -0 in one part
-            or both.
+            one part of every third row, first-once and second-once in that part of one row, empty
+            in both of every third row too, near up to 9e-4 apart, zeros exactly 0 or -0 in one part
+            or both. With large-values and zero-rows it is normal: o is near the end of fp16's
+            range, or rows of o are exactly 0 or -0 in one part or both.
     """
 
     op: Literal["merge_state"] = "merge_state"
@@ -117,6 +119,10 @@ def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return a, a + torch.tensor(APART)[torch.arange(a.shape[1]) % len(APART)]
     if parts == "zeros":
         return _with_zeros(a, 0), _with_zeros(b, 1)
+    if parts == "first-once":
+        a[:, len(row) // 2] = -torch.inf
+    if parts == "second-once":
+        b[:, len(row) // 2] = -torch.inf
     if parts in ("one-empty", "empty"):
         a = a.masked_fill(row == 1, -torch.inf)
         b = b.masked_fill(row == 2, -torch.inf)

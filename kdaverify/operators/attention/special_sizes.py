@@ -17,12 +17,14 @@ _SMALL: Final[dict[str, Any]] = {"d_k": 16, "d_v": 8}
 _APART: Final[dict[str, Any]] = {"H": 2, **_SMALL, "sink": "level"}
 """More than a tile of 64 or 128 of the one, less than a tile of the other: dsink was summed over as
 many tiles of queries as there are tiles of keys."""
+_LONG: Final[dict[str, Any]] = {"H": 2, "h_kv": 1, "d_k": 8, "d_v": 4, "sink": "level"}
 _FEW: Final[dict[str, Any]] = {"H": 2, "d_k": 6, "d_v": 4, "s_q": 1}
 """Of many requests, or of as many rows as no axis of a grid has programs: 65,535."""
 _DRAFTS: Final[dict[str, Any]] = {**_FEW, "s_q": 19, "page": 4}
 _SHUFFLED: Final = (2, 7, 1, 5, 3, 6, 0, 4, 7, 2)
 """Cached tokens of requests: several pages of 2, the last one full or not. Requests from the 32nd
 on had one page each: a schedule was accepted that summed pages over the lanes of a warp."""
+_CROWD: Final = (300, 290, 330, 310, 295, 340, 320, 325, 300)
 _TILES: Final = (2, 3, 1, 130, 2)
 """Rows of sequences, one in five of several tiles."""
 _PAGED: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
@@ -78,9 +80,18 @@ DENSE: Final[Fields] = {
     # partial rows of long keys lie at the pitch of the longest queries
     "pack-of-keys-past-1024": {"q_lengths": (2, 5, 1), "k_lengths": (40, 1100, 9), "s_q": 8,
                                "s_k": 1149, "H": 1, "d_k": 16, "d_v": 8, "causal": True},
+    # numbers that a byte takes for those of one sequence
+    "empties-between": {"q_lengths": (3, *(0,) * 255, 4), "k_lengths": (5, *(0,) * 255, 6),
+                        "s_q": 7, "s_k": 11, "H": 1, "d_k": 8, "d_v": 4},
     # a border by the longest lengths: dk and dv of later keys lacked their first queries
     "pack-of-borders-past-256": {"q_lengths": (3, 150), "k_lengths": (260, 80), "s_q": 153,
                                  "s_k": 340, "H": 1, "d_k": 8, "d_v": 4, "causal": True},
+    # a border in the third segment of 2,048 queries, and one on both sides of a split of keys
+    "queries-past-4096-causal": {"s_q": 4160, "s_k": 130, "causal": True, **_LONG},
+    "border-across-splits": {"s_q": 40, "s_k": 4106, "causal": True, **_LONG},
+    # one query beside others, whose sink was added to each split of its keys
+    "pack-of-one-long-query": {"q_lengths": (3, 1, 2), "k_lengths": (40, 2100, 7), "s_q": 6,
+                               "s_k": 2147, "causal": True, **_LONG},
     **{f"columns-{d_k}-{d_v}": {"d_k": d_k, "d_v": d_v, **_ROWS} for d_k, d_v in _WIDTHS},
 }  # fmt: skip
 DECODE: Final[Fields] = {
@@ -112,6 +123,8 @@ DECODE: Final[Fields] = {
     "paired-pages": {"k_lengths": (70, 75, 66, 70), "s_q": 2, "table": "pair", **_PAGED},
     # a prefix of those with one first page read off the first and the last of them
     "nested-pages": {"k_lengths": (70, 66, 75, 70), "s_q": 1, "table": "nested", **_PAGED},
+    # the same of many requests, past several tiles: a cascade by the first and the last of them
+    "outer-pages-past-256": {"k_lengths": _CROWD, "s_q": 1, "table": "outer", **_PAGED},
     # two to nine splits of 256 keys, of which the last has all weight: the odd one of a tree
     "last-split-wins": {"k_lengths": (300, 600, 900, 1100, 1400, 1700, 2000, 2300), "s_q": 1,
                         "logits": "last", "page": 64, **_PAGED},
@@ -131,6 +144,9 @@ MERGES: Final[Fields] = {
     "rows-past-65535": {"T": 65539, "H": 1, "d_v": 2, "parts": "empty"},
     # a thread for 8 columns, 128 threads a block: heads straddle blocks
     "heads-across-blocks": {"T": 5, "H": 13, "d_v": 96, "parts": "normal"},
+    # tiles of which one row has one part alone: decided for all by their mean
+    "first-once-past-512": {"T": 600, "H": 8, "d_v": 8, "parts": "first-once"},
+    "second-once-past-512": {"T": 600, "H": 8, "d_v": 8, "parts": "second-once"},
     "rows-of-heads-past-65535": {"T": 21847, "H": 3, "d_v": 2, "parts": "normal"},
 }
 LISTS: Final[Fields] = {

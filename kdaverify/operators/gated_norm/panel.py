@@ -63,6 +63,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "groups-2048": {"T": 1, "V": 2048, "rank": 2},
     "wide-model": {"T": 2, "V": 5120, "rank": 3},
     "past-8192-columns": {"T": 2, "V": 8200},
+    "past-32768-columns": {"T": 2, "V": 32776},
     "batch-of-one-token": {"B": 2, "T": 1, "H": 2, "V": 129, "rank": 2, **SMALL_SIGMOID},
     "one-token-of-a-model": {"B": 2, "T": 1, "V": 128, "rank": 3, **SMALL_SIGMOID},
     "two-axes": {"T": 65, "V": 32, "rank": 2},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
-from kdaverify.operators.admitted import fails, under
+from kdaverify.operators.admitted import fails, passes, under
 from oracles.row_norm import GIVEN
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def in_chunks(case: PropertyCase, judged: Adapter, *, until: float) -> str:
     if own.form != "recurrent" or own.backward is not None or not fails(case, judged):
         return ""
     for contract in _chunks(own, getattr(judged, "steps", 1)):
-        if time.monotonic() < until and not fails(case, under(judged, contract)):
+        if time.monotonic() < until and passes(case, under(judged, contract)):
             plain = replace(contract, gate="log", beta="value", qk=GIVEN)
             return (
                 f"within the tolerance of {plain.name}: a kernel that solves for several steps or"

@@ -53,6 +53,10 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     },
     "odd-channels": {"T": 9, "D": 515, **STATEFUL},
     "uneven-loss": {"B": 2, "T": 21, "D": 18, "loss": "uneven", **STATEFUL},
+    # sequences whose numbers are one in a byte, with nothing but empty ones between
+    "empties-between": {"lengths": (5, *(0,) * 255, 4, 0, 3), "T": 12, "D": 3, "state": "random"},
+    # a transform of 8,192 tokens spreads the rounding of the largest over all
+    "spike-of-8192-tokens": {"T": 8192, "D": 2, "value": "spike", "activation": "none"},
     "past-blocks": {"T": 4097, "D": 2, **STATEFUL},
     "pack-past-blocks": {"lengths": (1021, 3, 2050, 0, 5), "T": 3080, "D": 2, "state": "random"},
     PAST_16_BITS: {"T": 65539, "D": 1},

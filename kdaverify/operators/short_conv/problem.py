@@ -58,6 +58,13 @@ def _sparse(x: Tensor, w: Tensor, b: Tensor) -> Drawn:
     return torch.where(x.abs() < 1, 0.0, x), torch.where(w.abs() < 0.5, 0.0, w), torch.zeros_like(b)
 
 
+def _spike(x: Tensor, w: Tensor, b: Tensor) -> Drawn:
+    """One row of 2^12, which fp16 holds: nothing of it is in rows W tokens on."""
+    x = x.clone()
+    x[len(x) // 3] *= 2.0**12
+    return x, w, b
+
+
 def _zero_rows(x: Tensor, w: Tensor, b: Tensor) -> Drawn:
     """Runs of rows that are 0, longer than the taps, at the beginning and the end of sequences too;
     channels of 0, channels without taps, and taps of 0.
@@ -83,6 +90,7 @@ REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]
     "large": ("inputs of 2^8: sums keep no digits below", _scaled(8)),
     "tiny": ("inputs of 2^-8", _scaled(-8)),
     "sparse": ("most inputs and weights 0", _sparse),
+    "spike": ("one row 2^12 times all others", _spike),
     "zero-rows": ("rows of x, channels and taps that are 0, beside ordinary ones", _zero_rows),
 }
 
@@ -112,7 +120,7 @@ class ShortConvProblem(Canonical):
     state: Literal["random", "absent"] = "absent"
     activation: Literal["silu", "none"] = "silu"
     value: Literal[
-        "normal", "flat", "deep", "cancelling", "large", "tiny", "sparse", "zero-rows"
+        "normal", "flat", "deep", "cancelling", "large", "tiny", "sparse", "spike", "zero-rows"
     ] = "normal"
     loss: Loss | None = None
 
