@@ -70,11 +70,11 @@ class Comparison:
 
     def __str__(self) -> str:
         if self.statistic == "finite":
-            head = (
-                f"{self.output}: {self.value:.0f} elements are not finite where the exact value is"
-            )
+            are = "1 element is" if self.value == 1 else f"{self.value:.0f} elements are"
+            head = f"{self.output}: {are} not finite where the exact value is"
         elif self.statistic == "zero":
-            head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
+            differ = "1 element differs" if self.value == 1 else f"{self.value:.0f} elements differ"
+            head = f"{self.output}: {differ} from an exact 0"
         elif self.statistic == "ceiling":
             head = f"{self.output}: error {self.value:.3g}, proven bound {self.budget:.3g}"
         else:

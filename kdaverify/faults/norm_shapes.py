@@ -222,7 +222,7 @@ FAULTS: Final = (
           reference="class: sizes that models have",
           trigger="more than 4,096 columns, no multiple of it", outputs=("y",),
           patch=lambda _: of_full_tiles),
-    _norm(id="NORM-columns", title="the mean of a row is that of its first 16,384 columns",
+    _norm(id="NORM-wide", title="the mean of a row is that of its first 16,384 columns",
           reference="class: products of sizes", trigger="more than 16,384 columns",
           outputs=("y",), patch=lambda _: of_first_columns),
     _norm(id="NORM-gates", title="rows whose gates are all 0 are left out of the backward",

@@ -366,9 +366,12 @@ def _reported(troubles: Sequence[Trouble]) -> list[str]:
     """One sentence for every message, however many tests it struck."""
     tests: dict[str, list[str]] = {}
     for trouble in troubles:
-        tests.setdefault(trouble.message, []).append(trouble.test)
+        tests.setdefault(trouble.message, []).extend(filter(None, (trouble.test,)))
+    more = {message: len(struck) - 1 for message, struck in tests.items()}
     return [
-        f"{message}, in {struck[0]}{f' and {len(struck) - 1} more' if len(struck) > 1 else ''}"
+        f"{message}, in {struck[0]}{f' and {more[message]} more' if more[message] else ''}"
+        if struck
+        else message
         for message, struck in tests.items()
     ]
 

@@ -38,6 +38,8 @@ _PARTS: Final = {
     "lowest": "both near -64,000",
     "one-empty": "no keys in one part of two rows in three",
     "empty": "likewise, and in neither part of the third",
+    "first-once": "no keys in the first part of one row",
+    "second-once": "the same of the second part",
     "near": "9e-8 to 9e-4 apart",
     "large-values": "normal; o near the end of the range of fp16, in others 2^100",
     "zero-rows": "normal; rows of o are exactly 0 or -0 in one part or both",

@@ -23,6 +23,9 @@ from oracles.signature import Role
 
 LATE: Final = 4096
 """Tokens before: 256 chunks of 16, 64 of 64, 32 of 128."""
+EARLY: Final = 8256
+"""Tokens behind: 129 chunks of 64. A backward that handed the gradient of the state from one segment
+of 8,192 tokens to the one before in bf16 was accepted at 4,096."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class LateCall:
             {
                 name: dy
                 if self.long.signature.is_state(outputs[name])
-                else torch.cat((_zeros(dy), dy), 1)
+                else torch.cat((_zeros(dy, LATE), dy), 1)
                 for name, dy in self.case.given.items()
             }
         )
@@ -91,9 +94,9 @@ def _last(x: Tensor) -> Tensor:
     return x[:, LATE:].contiguous()
 
 
-def _zeros(dy: Tensor) -> Tensor:
-    """Cotangents of LATE tokens that a loss leaves out."""
-    return dy.new_zeros(dy.shape[0], LATE, *dy.shape[2:])
+def _zeros(dy: Tensor, tokens: int) -> Tensor:
+    """Cotangents of tokens that a loss leaves out."""
+    return dy.new_zeros(dy.shape[0], tokens, *dy.shape[2:])
 
 
 def _late(case: CallRuleCase) -> list[Outcome]:
@@ -110,9 +113,9 @@ def _late_back(case: CallRuleCase) -> list[Outcome]:
 def _early_back(case: CallRuleCase) -> list[Outcome]:
     """Tokens that change nothing follow: all gradients are those of the sequence without them."""
     short = replace(case, problem=case.beside(B=1, gate="log-sigmoid"))
-    long = short.beside(T=short.problem.T + LATE)
-    if is_interpreted(case.adapter) or long.T != short.problem.T + LATE:
-        raise Unreachable(f"it takes no sequence of {LATE} tokens, or minutes for one")
+    long = short.beside(T=short.problem.T + EARLY)
+    if is_interpreted(case.adapter) or long.T != short.problem.T + EARLY:
+        raise Unreachable(f"it takes no sequence of {EARLY} tokens, or minutes for one")
     x, tokens = long.inputs(), short.problem.T
     own = short.inputs.signature.tensors(short.inputs, Role.TOKEN, Role.STATE)
     rows = x.signature.tensors(x, Role.TOKEN)
@@ -122,7 +125,7 @@ def _early_back(case: CallRuleCase) -> list[Outcome]:
         raise Unreachable(NO_NEUTRAL)
     states, outputs = x.signature.is_state, x.signature.cotangents
     loss = {
-        name: dy if states(outputs[name]) else torch.cat((dy, _zeros(dy)), 1)
+        name: dy if states(outputs[name]) else torch.cat((dy, _zeros(dy, EARLY)), 1)
         for name, dy in short.given.items()
     }
     found = {
@@ -133,8 +136,8 @@ def _early_back(case: CallRuleCase) -> list[Outcome]:
 
 
 def _followed(rows: Tensor, others: Tensor, name: str) -> Tensor:
-    """Rows before LATE others, which are 0 where a token that changes nothing is."""
-    behind = others[:, -LATE:]
+    """Rows before EARLY others, which are 0 where a token that changes nothing is."""
+    behind = others[:, -EARLY:]
     return torch.cat((rows, torch.zeros_like(behind) if name in NEUTRAL else behind), 1)
 
 
@@ -164,7 +167,7 @@ OF_PACKS: Final = (
           _late_back, packed=True, backward=True),
 )  # fmt: skip
 OF_EARLY: Final = (
-    _rule("early-backward", f"before {LATE:,} tokens that change nothing a sequence has the"
+    _rule("early-backward", f"before {EARLY:,} tokens that change nothing a sequence has the"
           " gradients that it has alone", "a ring of states kept for the backward, of a length",
           _early_back, backward=True),
 )  # fmt: skip

@@ -29,6 +29,8 @@ are query heads, or one; unused: what memory behind the last key of a request ma
 whether a function that takes one may be called with None."""
 GRADIENT: Final[Mapping[str, tuple[str, ...]]] = {"lse_gradient": ("none", "given")}
 """Of those with a backward: whether it follows the cotangent of LSE."""
+ZERO: Final = torch.finfo(torch.float32).max
+"""Stands for an LSE of 0 in a row without keys, where 0 stands for the declared one."""
 OPPOSITE: Final = {"-inf": "+inf", "+inf": "-inf"}
 
 
@@ -48,7 +50,7 @@ def canonical_lse(lse: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tenso
         return natural  # a mask would make incoming gradients dense
     right = empty & (lse == float(words["empty_lse"]))
     found = torch.where(right, 0.0, natural)
-    return torch.where(empty & ~right & (lse == 0), torch.nan, found)
+    return torch.where(empty & ~right & (lse == 0), ZERO, found)
 
 
 def declared_lse(lse: Tensor, words: Mapping[str, Any]) -> Tensor:
@@ -85,7 +87,8 @@ def misdeclared_lse(
         if bool((lonely == float(OPPOSITE[declared])).all()):
             said = f"empty_lse={declared!r}, but rows without keys have {OPPOSITE[declared]}"
             return f"declared {said}; declare empty_lse={OPPOSITE[declared]!r}"
-        shown = float(lonely[lonely != 0][0]) if bool((lonely != 0).any()) else 0.0
+        wrong = lonely[lonely != 0]
+        shown = float(wrong[0]) if len(wrong) and wrong[0] != ZERO else 0.0
         return f"rows without keys: wanted o = 0 and lse = {declared}, as declared, got {shown:.6g}"
     other, factor = ("2", math.log(2)) if words["lse"] == "e" else ("e", 1 / math.log(2))
     if alike(found[full] * factor, exact[full]):
