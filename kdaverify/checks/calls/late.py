@@ -24,8 +24,8 @@ from oracles.signature import Role
 LATE: Final = 4096
 """Tokens before: 256 chunks of 16, 64 of 64, 32 of 128."""
 EARLY: Final = 8256
-"""Tokens behind: 129 chunks of 64. A backward that handed the gradient of the state from one segment
-of 8,192 tokens to the one before in bf16 was accepted at 4,096."""
+"""Tokens behind: 129 chunks of 64. A backward that handed the gradient of the state from one
+segment of 8,192 tokens to the one before in bf16 was accepted at 4,096."""
 
 
 @dataclass(frozen=True)

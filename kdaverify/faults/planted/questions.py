@@ -98,25 +98,24 @@ class Question:
         property: what is tested.
         detail: what the property chose beside the problem.
         problem: its fields.
+        rule: the rule of calls, "" of other properties.
     """
 
     property: str
     detail: Mapping[str, Any]
     problem: Mapping[str, Any]
+    rule: str
 
     @classmethod
     def of(cls, test: PropertyTest) -> Question:
         """That of a suite's test."""
+        detail = json.loads(test.detail)
         return cls(
             test.property,
-            json.loads(test.detail),
+            detail,
             json.loads(test.problem) if test.problem else {},
+            str(detail.get("rule", "")) if test.property == "calls" else "",
         )
-
-    @property
-    def rule(self) -> str:
-        """The rule of calls, "" of other properties."""
-        return str(self.detail.get("rule", "")) if self.property == "calls" else ""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ BROKEN: Final = {
     "BETWEEN1": {"two-packs"},
     "BETWEEN2": {"two-packs"},
     "BETWEEN3": {"edited-inputs-backward"},
+    "BETWEEN4": {"many-forwards-backward"},
 }
 OF_MANY: Final = {"after-many", "after-many-step"}
 """Their faults are in `test_after_many`."""
