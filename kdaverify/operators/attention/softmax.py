@@ -76,7 +76,8 @@ class SoftmaxOperator(TolerancesOperator):
         return own_rows(call, value) if name == "q" else value
 
     def elements(self, problem: Any) -> int:
-        return sum(s_q for s_q, _ in problem.pairs) * problem.H * problem.d_v
+        rows, scores = zip(*((s_q, s_q * s_k) for s_q, s_k in problem.pairs), strict=True)
+        return problem.H * max(sum(rows) * problem.d_v, sum(scores))
 
     def unused_number(self, adapter: Adapter) -> float:
         return FINITE if declares_finite(adapter) else super().unused_number(adapter)
