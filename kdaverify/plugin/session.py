@@ -366,14 +366,14 @@ def _reported(troubles: Sequence[Trouble]) -> list[str]:
     """One sentence for every message, however many tests it struck."""
     tests: dict[str, list[str]] = {}
     for trouble in troubles:
-        tests.setdefault(trouble.message, []).extend(filter(None, (trouble.test,)))
-    more = {message: len(struck) - 1 for message, struck in tests.items()}
-    return [
-        f"{message}, in {struck[0]}{f' and {more[message]} more' if more[message] else ''}"
-        if struck
-        else message
-        for message, struck in tests.items()
-    ]
+        tests.setdefault(trouble.message, []).append(trouble.test)
+    return [f"{message}{_in_tests(struck)}" for message, struck in tests.items()]
+
+
+def _in_tests(struck: Sequence[str]) -> str:
+    """Which tests; nothing of what belongs to none."""
+    more = f" and {len(struck) - 1} more" if len(struck) > 1 else ""
+    return f", in {struck[0]}{more}" if struck[0] else ""
 
 
 def _last_line(longrepr: str) -> str:

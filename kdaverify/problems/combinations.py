@@ -9,7 +9,7 @@ faults need at most three conditions at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -171,16 +171,18 @@ class Space:
         of_backward = (
             axis
             for axis in AXES.keys() & options.keys()
-            if any(not self._differentiates(options, axis, level) for level in options[axis])
+            if any(
+                self._differentiated(self._row(options, {axis: level})).levels[axis] != level
+                for level in options[axis]
+            )
         )
         return tuple(dict.fromkeys((*_BOUND, *of_packs, *sorted(of_backward))))
 
-    def _differentiates(
-        self, options: dict[str, dict[str, dict[str, Any]]], axis: str, level: str
-    ) -> bool:
-        """Whether the backward takes a level."""
-        problem = self._row(options, {axis: level}).problem
-        return self.backward is None or AXES[axis](self.backward.fit(problem)) == level
+    def _differentiated(self, row: CombinationRow) -> CombinationRow:
+        """The row itself inside the domain of the backward, else the nearest one that is."""
+        return (
+            row if self.backward is None else replace(row, problem=self.backward.fit(row.problem))
+        )
 
     def _options(self) -> dict[str, dict[str, dict[str, Any]]]:
         """By axis, the fields of a problem for each level that the domain leaves."""
@@ -234,10 +236,9 @@ class Space:
         if row.direction == "resume" and (problem.T >= LONG or not self.resumable(problem)):
             # of many tokens both parts are shorter, and the kernel gets no long call
             return False
-        if self.backward is not None and row.direction.startswith("gradients"):
-            fitted = CombinationRow(self.backward.fit(problem), row.direction)
-            if fitted.levels != row.levels:
-                return False
+        gradients = row.direction.startswith("gradients")
+        if gradients and self._differentiated(row).levels != row.levels:
+            return False
         return _seconds(problem) <= self.most_expensive(problem.dtype, row.direction)
 
 

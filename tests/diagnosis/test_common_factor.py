@@ -150,3 +150,24 @@ def test_packs_whose_sequences_start_within_a_chunk_have_a_trait(cases: list[Pro
     for lengths, true in ((64, 3), False), ((65, 3), True), ((2, 0), False), ((0, 2), False):
         problem = cases[0].replace(B=1, T=sum(lengths), lengths=lengths)
         assert operator_of(problem).traits(problem)[trait] is true
+
+
+GRADIENTS: Final = {"o": "dq", "final_state": "dv"}
+"""Those that stand for outputs."""
+ALL: Final[dict[str, tuple[Fails, str]]] = {
+    "everywhere": (lambda _: True, "fails everywhere"),
+    "shared heads": (lambda p: p.HV > p.H, "fails only where HV > H"),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_that_fail_are_compared_with_gradients(cases: list[Problem], name: str) -> None:
+    """That they are gradients is in their names: it separated them from every right output."""
+    fails, said = ALL[name]
+    outputs = verdicts(cases, lambda _: False)
+    gradients = [
+        one.model_copy(update={"property": "gradients", "output": GRADIENTS[one.output]})
+        for one in verdicts(cases, fails)
+    ]
+    (line,) = in_words(common_factors([*outputs, *gradients]))
+    assert line.partition(":")[0] == said

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Any, Final
 
 from kdaverify.adapters.base import is_slow
@@ -27,15 +27,19 @@ FEW: Final = 2
 
 def _two_forwards(case: CallRuleCase) -> list[Outcome]:
     """A training step calls a kernel once a layer, all in one shape, before the first backward."""
+    other = replace(case, problem=case.problem.replace(**_other_numbers(case)))
+    later = (other, *_under_other_options(case))
+    return _despite(case, later, "where other calls of the shape came between forward and backward")
+
+
+def _despite(case: CallRuleCase, later: Iterable[CallRuleCase], said: str) -> list[Outcome]:
+    """The gradients of a call, with the forwards of others between it and its backward."""
     names = unconverted(case)
     plain = gradients_of_call(case, recorded(case, names))
     first = recorded(case, names)
-    other = replace(case, problem=case.problem.replace(**_other_numbers(case)))
     # held until the end: memory of a graph that is gone may be used again
-    _later = [recorded(each, names) for each in (other, *_under_other_options(case))]
-    found = gradients_of_call(case, first)
-    said = "where other calls of the shape came between forward and backward"
-    return same_or_right(plain, found, case.judged_back, said)
+    _waiting = [recorded(each, names) for each in later]
+    return same_or_right(plain, gradients_of_call(case, first), case.judged_back, said)
 
 
 def _other_numbers(case: CallRuleCase) -> dict[str, int]:
@@ -60,26 +64,16 @@ def _under_other_options(case: CallRuleCase) -> Iterator[CallRuleCase]:
 
 def _many_forwards(case: CallRuleCase) -> list[Outcome]:
     """A deep model calls a kernel once a layer before the first backward."""
-    names, other = unconverted(case), replace(case, problem=case.beside(**_other_numbers(case)))
-    plain = gradients_of_call(case, recorded(case, names))
-    first = recorded(case, names)
-    later = FEW if is_slow(case.adapter) else WAITING
-    _waiting = [recorded(other, names) for _ in range(later)]
-    found = gradients_of_call(case, first)
-    said = f"where {later} calls of the shape came between forward and backward"
-    return same_or_right(plain, found, case.judged_back, said)
+    other = replace(case, problem=case.beside(**_other_numbers(case)))
+    count = FEW if is_slow(case.adapter) else WAITING
+    said = f"where {count} calls of the shape came between forward and backward"
+    return _despite(case, repeat(other, count), said)
 
 
 def _two_packs(case: CallRuleCase) -> list[Outcome]:
     """Programs train on packs, whose offsets differ in every call; layers share them."""
-    names, lengths = unconverted(case), case.other_offsets()
-    plain = gradients_of_call(case, recorded(case, names))
-    first = recorded(case, names)
-    # held until the end: memory of a graph that is gone may be used again
-    _later = [recorded(each, names) for each in _with_other_offsets(case, lengths)]
-    found = gradients_of_call(case, first)
-    said = "where packs with other offsets came between forward and backward"
-    return same_or_right(plain, found, case.judged_back, said)
+    later = _with_other_offsets(case, case.other_offsets())
+    return _despite(case, later, "where packs with other offsets came between forward and backward")
 
 
 def _with_other_offsets(case: CallRuleCase, lengths: dict[str, Any]) -> Iterator[CallRuleCase]:

@@ -24,6 +24,11 @@ HONOURED: Final = 64
 """Keys up to which an emulated mask counts, instead of 512."""
 WHOLE: Final = 64
 """Keys of a tile that is read whole."""
+SPLIT: Final = 1024
+"""Keys of a split, and keys past which two queries have a kernel of their own."""
+SEGMENT: Final = 2048
+"""Queries of a segment of the backward."""
+BLOCK: Final = 64
 Call = Callable[..., Any]
 
 
@@ -116,6 +121,15 @@ def _border_of_segments(request: KernelRequest) -> Tensor:
     return seen
 
 
+def _two_queries_by_the_first(request: KernelRequest) -> Tensor:
+    """Of two queries and over 1,024 keys, whole blocks up to the border of the first are read."""
+    seen = bottom_right(request)
+    if request.s_q != 2 or not request.causal or request.s_k <= SPLIT:
+        return seen
+    end = -(-(request.s_k - 1) // BLOCK) * BLOCK
+    return seen & (torch.arange(request.k.shape[1]) < end)
+
+
 def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The second query's mask is that of the first block: its row sum is 0 on a long cache."""
     if request.s_q != 2 or request.s_k <= HONOURED:
@@ -125,8 +139,6 @@ def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor,
     return o, lse
 
 
-SPLIT: Final = 1024
-SEGMENT: Final = 2048
 _fault = partial(Fault, dtypes=EVERY, stage="scores")
 FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="attention-M1", kind="B", title="causal mask aligned top-left",
@@ -142,6 +154,11 @@ FAULTS: Final[tuple[Fault, ...]] = (
            reference="class: borders of long calls", operator="attention",
            trigger="causal, over 4,096 queries, gradients", outputs=("dq", "dk", "dv"),
            patch=lambda _: AttentionPatch(visible_backward=_border_of_segments)),
+    _fault(id="DRAFT-block", kind="B",
+           title="blocks are read up to the border of the first of two queries",
+           reference="class: borders of long calls", operator="mla_decode",
+           trigger="causal, two queries, over 1,024 keys, one of them in a block of its own",
+           outputs=("o", "lse"), patch=lambda _: AttentionPatch(visible=_two_queries_by_the_first)),
     _fault(id="attention-M2", stage="dq", kind="B",
            title="the backward masks top-left, the forward bottom-right", reference="ffpa-attn#300",
            operator="attention", trigger="causal, s_q != s_k, gradients",

@@ -26,9 +26,9 @@ from kdaverify.faults.attention.kernel import (
 from kdaverify.faults.fault import Fault
 
 CROWD: Final = 8
+"""Requests from which on a shared prefix is worth a pass of its own."""
 CASCADE: Final = 256
-LONG: Final = 1024
-BLOCK: Final = 64
+"""Keys of such a prefix, at least."""
 
 
 def _used(paged: Paged) -> list[int]:
@@ -83,13 +83,18 @@ def _tokens_by_page(paged: Paged, request: int) -> Tensor:
     return gathered(replace(paged, lengths=lengths), request)
 
 
+def _in_common(paged: Paged, other: int) -> int:
+    """Leading pages that the first request and another both have."""
+    used, table = _used(paged), paged.table
+    count = min(used[0], used[other % len(used)])
+    return _leading(table[0, :count] == table[other % len(used), :count])
+
+
 def _prefix_of_all(paged: Paged, request: int, *, other: int) -> Tensor:
     """What leading pages the first request and another have in common, all have that fill them."""
     used, table = _used(paged), paged.table
-    count = min(used[0], used[other % len(used)])
-    equal = table[0, :count] == table[other % len(used), :count]
     full = paged.lengths[request] // paged.cache.shape[1] if len(used) > 1 else 0
-    shared = min(_leading(equal), full)
+    shared = min(_in_common(paged, other), full)
     return _with_row(paged, request, (table[0, :shared], table[request, shared : used[request]]))
 
 
@@ -102,21 +107,10 @@ def _prefix_of_a_run(paged: Paged, request: int) -> Tensor:
 
 def _prefix_of_a_crowd(paged: Paged, request: int) -> Tensor:
     """Many requests have what leading pages the first and the last share, from 256 keys on."""
-    used, page = _used(paged), paged.cache.shape[1]
-    count = min(used[0], used[-1])
-    shared = page * _leading(paged.table[0, :count] == paged.table[-1, :count])
-    if len(used) < CROWD or min(paged.lengths) < shared or shared < CASCADE:
+    shared = paged.cache.shape[1] * _in_common(paged, -1)
+    if len(paged.lengths) < CROWD or not CASCADE <= shared <= min(paged.lengths):
         return gathered(paged, request)
     return _prefix_of_all(paged, request, other=-1)
-
-
-def _two_queries_by_the_first(request: KernelRequest) -> Tensor:
-    """Of two queries and over 1,024 keys, whole blocks up to the border of the first are read."""
-    seen = bottom_right(request)
-    if request.s_q != 2 or not request.causal or request.s_k <= LONG:
-        return seen
-    end = -(-(request.s_k - 1) // BLOCK) * BLOCK
-    return seen & (torch.arange(request.k.shape[1]) < end)
 
 
 def _prefix_without_a_border() -> AttentionPatch:
@@ -167,10 +161,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="pages that the first of many requests and the last share are those of all",
            trigger="eight requests, the first and the last share 256 keys, others do not",
            patch=lambda _: AttentionPatch(gather=_prefix_of_a_crowd)),
-    _fault(id="DRAFT-block", stage="scores",
-           title="blocks are read up to the border of the first of two queries",
-           trigger="causal, two queries, over 1,024 keys, one of them in a block of its own",
-           patch=lambda _: AttentionPatch(visible=_two_queries_by_the_first)),
     _fault(id="PREFIX-border", stage="scores",
            title="pages that all requests share have no causal border",
            trigger="causal, several queries, a request that ends with the pages that all share",

@@ -133,8 +133,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
            stage="combine", operator="mla_decode",
            patch=lambda _: patched(design=STARTED, begin=in_every_split)),
     _fault(id="SINK-query", kind="B", title="the sink of one query joins every split of its keys",
-           reference="class: sinks in splits", trigger="a pack, a request of one query and over"
-           " 2,048 keys, a sink", patch=lambda _: AttentionPatch(returned=_sink_of_splits)),
+           reference="class: sinks in split kernels",
+           trigger="a pack, a request of one query and over 2,048 keys, a sink",
+           patch=lambda _: AttentionPatch(returned=_sink_of_splits)),
     _fault(id="SINK-scale", kind="A", title="the sink is multiplied by the softmax scale",
            reference="class: sinks as scores", trigger="a sink",
            patch=lambda _: _read(lambda r, sink: sink * r.scale)),

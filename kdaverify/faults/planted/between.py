@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults.fault import with_gradient
-from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right, saved_by
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, port, right, saved_by
 from oracles.inputs import Inputs
 
 SLOTS: Final = 16
@@ -74,8 +74,7 @@ def kept_input(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 def ring_of_keys(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     """The backward of k reads k in a ring of 96 buffers for each shape."""
-    made = kept["made"] = kept.get("made", -1) + 1
-    return saved_by((x.k.shape, x.k.dtype, made % LAYERS), x, kept)
+    return saved_by((x.k.shape, x.k.dtype, counted(kept) % LAYERS), x, kept)
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {

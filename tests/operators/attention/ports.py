@@ -271,6 +271,12 @@ def _unwritten_empty(s: Tensor, v: Tensor, narrow: torch.dtype) -> tuple[Tensor,
     return o, torch.where(torch.isneginf(lse) | (lse < -1e29), -49993.0, lse)
 
 
+def zero_empty(s: Tensor, v: Tensor, narrow: torch.dtype) -> tuple[Tensor, Tensor]:
+    """LSE of a row without keys is 0."""
+    o, lse = _online(s, v, narrow)
+    return o, torch.where(torch.isneginf(lse) | (lse < -1e29), 0.0, lse)
+
+
 def _nan_without_guard(s: Tensor, v: Tensor, narrow: torch.dtype) -> tuple[Tensor, Tensor]:
     del narrow
     return s.softmax(-1) @ v, s.logsumexp(-1)

@@ -116,6 +116,7 @@ MISDECLARED = {
     "multiply by softmax_scale": (FAULTS["S1 default scale"], {}),
     "behind the border": (FAULTS["M4 flag without effect"], {}),
     "h % h_kv": (FAULTS["tiled heads"], {}),
+    "as declared, got 0": (replace(RIGHT, core=ports.zero_empty), {}),
     "are swapped": (FAULTS["lse with H and s_q swapped"], {}),
 }
 
