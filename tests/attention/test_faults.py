@@ -138,6 +138,7 @@ CASES: dict[str, list[Case]] = {
         packed_case([4, 4, 4], [13, 13, 13], d_k=192),
         packed_case([5, 3, 4], [20, 6, 13], d_k=192),
         packed_case([5, 3], [20, 6], d_k=192) | {"sink": torch.tensor([2.0, 0.5, 4.0, 9.0])},
+        packed_case([1, 2], [2100, 6]) | {"sink": torch.tensor([2.0, 0.5, 4.0, 9.0])},
         _expanded(),
         _one_buffer(),
         _nan_under_the_mask(),

@@ -136,7 +136,7 @@ TRIGGERS: Final[Mapping[str, Case]] = {
     "CONV-odd": _forward(B=1, T=2, D=131),
     "CONV-ids": _forward(B=1, lengths=(5, *(0,) * 255, 4), T=9),
     "CONV-transform": _forward(B=1, T=8192, D=2, value="spike", activation="none"),
-    "NORM-wide": _forward(B=1, T=2, H=1, V=16400),
+    "NORM-wide": _forward(B=1, T=2, H=1, V=32776),
     "NORM-tiles": _forward(B=1, T=2, H=1, V=5120),
     "CONV-sums": ("calls", {}, {"rule": "long-sums-backward"}),
     "NORM-sums": ("calls", {}, {"rule": "long-sums-backward"}),
