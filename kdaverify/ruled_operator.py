@@ -30,6 +30,7 @@ class RuledOperator(Operator):
             gradients of parameters over; none of operators without parameters, or whose exact
             values take long.
         has_sizes_in_turn: whether it has small problems of single sizes: see `sizes_in_turn`.
+        fed_back: outputs that the next call may take, and the inputs that they are there.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
 
@@ -42,6 +43,7 @@ class RuledOperator(Operator):
     combines_sizes: ClassVar[bool] = False
     long_sums: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     has_sizes_in_turn: ClassVar[bool] = False
+    fed_back: ClassVar[Mapping[str, str]] = {}
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
     def in_other_forms(self, rule: CallRule, problem: Any) -> Mapping[str, Any]:

@@ -79,6 +79,7 @@ class Adapter(abc.ABC):
         open_ended: False where only an export's calls can be answered: no failure is shrunk.
         deterministic: False where equal calls may give other bits; each is then judged alone.
         barriers: why a caller cannot see or touch memory of the kernel, by what it is.
+        unjudged: what its kernel takes and no case has, one phrase each.
         takes: what a function takes of a call, for operators that functions implement.
         step_form: the signature that a declared decode entry point has to have; "" without one.
     """
@@ -99,6 +100,7 @@ class Adapter(abc.ABC):
     open_ended: bool = True
     deterministic: bool = True
     barriers: Mapping[Channel, str] = MappingProxyType({})
+    unjudged: tuple[str, ...] = ()
     takes: Any = None
     step_form: str = ""
 

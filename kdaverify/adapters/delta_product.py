@@ -39,6 +39,10 @@ NOTHING: Final[Mapping[str, float]] = {"value": 0.0, "logit": -math.inf}
 with half its strength: every right product that takes logits was rejected."""
 # Declared to `kernel`, above: it reaches the product through whatever lies between.
 _taken_beta = ContextVar("taken_beta", default="value")
+OTHER_GATES: Final = (
+    "gates other than 0 and -log 2, and their gradients: the product takes g, so judge it with"
+    " gates='head' too"
+)
 SHORT: Final = (torch.bfloat16, torch.float16)
 OF_COPIES: Final = (
     "without gates a gradient is a sum over shifted copies, each rounded to 16 bits: it is tested"
@@ -110,6 +114,8 @@ def delta_product(steps: int, *, gates: str) -> Callable[[Function], Function]:
         rule.__name__ = getattr(function, "__name__", type(function).__name__)
         rule.__signature__ = of_rule  # pyright: ignore[reportAttributeAccessIssue]
         rule.steps = steps  # pyright: ignore[reportAttributeAccessIssue]
+        if gated and gates == "none":
+            rule.unjudged = (OTHER_GATES,)  # pyright: ignore[reportAttributeAccessIssue]
         return rule
 
     return decorate

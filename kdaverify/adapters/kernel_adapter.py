@@ -160,6 +160,7 @@ class KernelAdapter(Adapter):
         self._entries, self._own = entries, own
         self.step_form = "" if own.step is None else _form(entries[1], self.conventions)
         self.steps = int(getattr(entries[0].function, "steps", 1))
+        self.unjudged = tuple(getattr(entries[0].function, "unjudged", ()))
         self._contracts = {name: one.of_steps(self.steps) for name, one in contracts.items()}
         self._framework = framework_of(entries[0].function)
         self.barriers = self._framework.barriers

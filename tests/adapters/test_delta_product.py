@@ -19,6 +19,7 @@ from kdaverify.checks.forward import forward
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
+from kdaverify.operators.kda.not_applicable import outside
 from kdaverify.problems import Problem
 
 BATCH: Final = Problem(
@@ -280,3 +281,18 @@ def test_without_gates_the_new_function_takes_none() -> None:
         "v",
         "beta",
     ]
+
+
+def test_a_product_judged_without_gates_alone_names_those_that_it_takes() -> None:
+    def function(
+        q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any,
+    ) -> Any:  # fmt: skip
+        raise NotImplementedError
+
+    alone = kernel(name="product", gates="none")(delta_product(2, gates="none")(function))
+    (said,) = [said for said in outside(alone) if "takes g" in said]
+    assert said == (
+        "gates other than 0 and -log 2, and their gradients: the product takes g, so judge it with"
+        " gates='head' too"
+    )
+    assert not any("takes g" in said for said in outside(ungated(Product(), 2)))

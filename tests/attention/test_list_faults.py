@@ -25,8 +25,8 @@ from kdaverify.operators.attention.sparse import SPARSE
 OF_LISTS = (*lists.FAULTS, *quantised.FAULTS)
 LAWS = {"fp8-5": "nan-shows"}
 """By law alone: no problem has NaN in a slot that is named."""
-CALLS = {"attention-Q9"}
-"""In a second call alone."""
+CALLS = {"attention-Q9", "lists-26"}
+"""By rules of calls alone: see `test_call_rules`."""
 SIZES = {"lists-24"}
 """By a size of one format: see `test_special_sizes`."""
 

@@ -4,6 +4,9 @@ Work spaces, grids and indices have limits (1,024 programs, 8,192 elements a blo
 that products of sizes pass, not sizes. Exact values of a call of that size take minutes; those of
 the small problem are known once. Its entries differ, and their number is odd, so that an index that
 is cut to some bits is that of another entry.
+
+The gradient of what all copies share is the sum of theirs: in 16 bits it has one rounding, as that
+of the small problem.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome, first_wrong_or_all, placed, rejected
 from oracles.signature import Role, TensorCall
 
+SHORT: Final = (torch.bfloat16, torch.float16)
 FEWER: Final = 4
 """By which the copies of a call after the large one are divided: a work space that it does not
 write in full has what the large one left."""
@@ -66,9 +70,20 @@ class ManyCopies:
             return tensor
         return torch.cat([tensor] * self.count, self.axes[name])
 
-    def split(self, name: str, tensor: Tensor) -> Tensor:
-        """[count, ...] What each copy has of an output or a gradient."""
-        axis = self.axes[name]
+    def parts(self, found: Tensors) -> Tensors:
+        """[count, ...] What each copy has of outputs, or gradients.
+
+        Of a sum over copies all have the same part. One in fp32 is left out: its additions are
+        rounded as often as there are copies.
+        """
+        shared = {n: x for n, x in found.items() if n not in self.axes and x.dtype in SHORT}
+        own = {n: x for n, x in found.items() if n in self.axes}
+        return {
+            **{n: self._split(x, self.axes[n]) for n, x in own.items()},
+            **{n: (x.float() / self.count)[None] for n, x in shared.items()},
+        }
+
+    def _split(self, tensor: Tensor, axis: int) -> Tensor:
         return tensor.unflatten(axis, (self.count, -1)).movedim(axis, 0)
 
 
@@ -138,10 +153,10 @@ def _beside(
         found = small.back(small.loss_of(given), whole)
     else:
         found = small.run(whole)
-    parts = {name: one.split(name, x) for name, x in found.items() if name in one.axes}
-    worst = _worst(plain, parts)
+    parts = one.parts(found)
+    worst = _worst(plain, {name: part for name, part in parts.items() if name in one.axes})
     beside = {name: x for name, x in plain.items() if name in parts}
-    copy = {name: part[worst].contiguous() for name, part in parts.items()}
+    copy = {name: part[worst % len(part)].contiguous() for name, part in parts.items()}
     _, judge = small.direction(backward=backward)
     return same_or_right(beside, copy, judge, f"in copy {worst} of {one.count}, of {one.said}")
 
@@ -168,5 +183,5 @@ RULES: Final = (
     _rule("many-copies", "many copies of a small problem in one call have what it has by itself,"
           " and so has a quarter of them in the next call", check=_copies),
     _rule("many-copies-backward", "the same of all gradients",
-          check=partial(_copies, backward=True), backward=True),
+          check=partial(_copies, backward=True), backward=True, rounded=True),
 )  # fmt: skip

@@ -24,6 +24,7 @@ REAL_TIMES: Final = {
 50 with probability 95 %."""
 INTERPRETED: Final = 4
 """A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
+SHORT: Final = ("bf16", "fp16")
 WRITES: Final = "beta"
 """The input that only the delta rule has."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
@@ -66,6 +67,7 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
             continue
         dtypes = adapter.dtypes
         if rule.costly and (profile == "smoke" or (adapter.compiled and profile != "nightly")):
+            dtypes = [dtype for dtype in dtypes if dtype in SHORT or not rule.rounded] or dtypes
             dtypes = (dtypes[number % len(dtypes)],)
         detail = {
             "rule": rule.name,
@@ -111,6 +113,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (adapter.operator.combines_sizes or not rule.combined)
         and (bool(adapter.operator.long_sums) or not rule.summed)
         and (adapter.operator.has_sizes_in_turn or not rule.in_turn)
+        and (bool(adapter.operator.fed_back) or not rule.fed_back)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (adapter.conventions.norm is not None or not rule.normalised)
         and (of_states or not (rule.decode or rule.states))

@@ -52,6 +52,7 @@ class CallRule:
             them.
         summed: about sums of gradients of parameters: tested on operators that say how many rows.
         in_turn: about sizes one after another: tested on operators that say which.
+        fed_back: about outputs that the next call takes: tested on operators that say which.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
@@ -64,6 +65,7 @@ class CallRule:
         backward: about gradients: not tested on kernels that have none.
         costly: smoke tests it in one format, as does acceptance of a kernel that is compiled for
             formats.
+        rounded: about roundings to 16 bits: the one format of a costly rule is such, if any is.
         profile: the smallest profile that tests it.
     """
 
@@ -90,6 +92,7 @@ class CallRule:
     combined: bool = False
     summed: bool = False
     in_turn: bool = False
+    fed_back: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False
@@ -98,6 +101,7 @@ class CallRule:
     inside: bool = False
     backward: bool = False
     costly: bool = False
+    rounded: bool = False
     profile: str = "smoke"
 
     @property

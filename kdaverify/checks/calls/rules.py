@@ -18,6 +18,7 @@ from kdaverify.checks.calls import (
     combined_sizes,
     copies,
     earlier,
+    fed_back,
     frozen,
     head_counts,
     heads,
@@ -81,14 +82,14 @@ LATER: Final = (
     *copies.IN_A_ROW, *late_keys.RULES, *views.OF_STEPS, *views.EQUAL_STEPS, *unlike.RULES,
     *copies.AFTER_MORE, *heads.RULES, *callers.CANCELLING, *chained.ZEROS, *views.OF_FIRST_ENTRIES,
     *behind.RULES, *lifetimes.OF_MANY, *steps.AFTER_MORE, *prefixes.RULES, *short_packs.RULES,
-    *combined_sizes.RULES, *head_counts.RULES, *neutral.RULES, *steps.FED_BACK,
+    *combined_sizes.RULES, *head_counts.RULES, *neutral.RULES, *fed_back.RULES,
     *interleaved.OF_PACKS, *callers.EDITED, *earlier.EVALUATED_FIRST, *nonfinite.RULES,
     *earlier.MICRO, *long_sums.RULES, *sizes_in_turn.RULES, *chunk_counts.RULES,
     *untracked.OF_PACKED_CHUNKS, *after_many.RULES, *frozen.OF_CHUNKS,
     *callers.UNEVEN_ROWS, *repeated.OF_THREADS, *keys.OF_SPLITS,
     *heads.OF_GRADIENTS, *late.OF_PACKS, *head_counts.OF_LONG,
     *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *late.OF_EARLY, *earlier.ONE_LOSS,
-    *interleaved.OF_LAYERS,
+    *interleaved.OF_LAYERS, *unlike.OF_STRETCHES, *fed_back.WHOLE,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

@@ -7,14 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import torch
-
-from kdaverify.adapters.base import values_of
-from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
-from kdaverify.checks.calls.chained import one_state
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.execute import CallError, watched
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import (
     Outcome,
     declined,
@@ -102,27 +97,6 @@ def _fewer(case: CallRuleCase, more: int, fewer: int) -> list[Outcome]:
     return smaller.judged(smaller.step())
 
 
-def _fed_back(case: CallRuleCase) -> list[Outcome]:
-    """The state that a step returned is edited in place, and given to the next one as it is."""
-    case.takes_one_token()
-    given, returned = one_state(case)
-    x = case.inputs
-    with torch.no_grad():
-        state = values_of(watched(lambda: case.adapter.step(x.copied()), "call"))[returned]
-        if state.dtype != getattr(x, given).dtype:
-            raise Unreachable("its state is returned in another type than it is given in")
-        # as of a sequence that has ended, whose slot is given away
-        state[:1].zero_()
-        edited = replace(x, **{given: state.detach().clone()})
-        again = values_of(
-            watched(lambda: case.adapter.step(replace(x.copied(), **{given: state})), "call")
-        )
-        found = {name: again[name].clone() for name in case.exposed}
-        plain = case.step(edited)
-    said = "where the state of the step before was edited in place"
-    return same_or_right(plain, found, lambda wrong: case.judged(wrong, edited), said)
-
-
 _rule = partial(CallRule, size="one", packed=False, sequences=True, decode=True)
 _once = partial(_rule, costly=True, once=True)
 RULES = (
@@ -131,12 +105,6 @@ RULES = (
           " several sequences, under every option",
           "heads, slots, scale, layout or options of another kernel than the prefill (H15, H16,"
           " S8)", _step),
-)  # fmt: skip
-FED_BACK: Final = (
-    _once("fed-back-state",
-          "a step that gets the state of the step before, edited in place since, continues from"
-          " what it holds", "a copy of the last state, kept by the tensor that was returned",
-          _fed_back, states=True, inside=True),
 )  # fmt: skip
 AFTER_MORE: Final = (
     _once("step-after-more",

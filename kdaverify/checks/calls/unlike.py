@@ -1,8 +1,9 @@
-"""One head or sequence of another kind than all others: decisions that a launch makes for all.
+"""One head, sequence or stretch of tokens of another kind than all others: decisions that a launch
+makes for all.
 
 Problems sample keys, gates and values of one kind for every head and sequence. A kernel that chose
 how to invert the systems of a launch by the mean of their norms was accepted: it had to be the
-largest.
+largest. So was one that chose by the keys of the first chunk.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ UNLIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "large values and states": {"value": "beyond-fp16", "state": "large"},
 }
 """By what is other about the one."""
+STRETCH: Final = slice(65, 135)
+"""Tokens of another kind: no part of the first chunk of 64 and all of the second, or of those of 16
+and 32 that lie there."""
+TOKENS: Final = 200
+"""The last chunk of 64 is as the first."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +127,49 @@ def _kinds(one: CallRuleCase, copies: Copies, reasons: list[str]) -> Iterator[tu
             reasons.append(str(reason))
 
 
+def _stretched(case: CallRuleCase) -> list[Outcome]:
+    """A call whose heads have each a stretch of another kind, against exact values."""
+    heads = {"T": TOKENS, "H": len(UNLIKE), "HV": len(UNLIKE)}
+    plain = replace(case, problem=case.beside(**{**PLAIN, **heads}))
+    call, changed = plain.inputs, set[str]()
+    for head, (kind, fields) in enumerate(UNLIKE.items()):
+        try:
+            other = case.beside(**{**PLAIN, **heads, **fields})
+        except Unreachable:
+            continue
+        if other != plain.problem:
+            call = _with_stretch(call, other.inputs(), head)
+            changed.add(kind)
+    if not changed:
+        raise Unreachable("it takes none of another kind")
+    said = f"\n  tokens {STRETCH.start} to {STRETCH.stop - 1} of a head each: {', '.join(changed)}"
+    return placed(plain.judged(plain.run(call), call), said)
+
+
+def _with_stretch(call: Any, other: Any, head: int) -> Any:
+    """The call with another's tokens of the stretch in one head."""
+    made = dict[str, torch.Tensor]()
+    for name, x in call.signature.tensors(call, Role.TOKEN).items():
+        axes = call.signature[name].axes
+        place = tuple({"T": STRETCH, "H": head, "HV": head}.get(a, slice(None)) for a in axes)
+        made[name] = x.clone()
+        made[name][place] = getattr(other, name)[place]
+    return replace(call, **made)
+
+
 RULES: Final = (
     CallRule("one-unlike",
              f"one of {NUMBER} heads, or sequences, returns what it does alone, and so do the"
              " others, where it has coherent keys, strong gates or large values and they have none",
              "a way to invert, an anchor or a scale chosen for a launch by the mean of its heads",
              _unlike, size="tails", packed=False, sequences=True, delta=True, spare=False,
+             once=True),
+)  # fmt: skip
+OF_STRETCHES: Final = (
+    CallRule("stretch-unlike",
+             f"o and states are exact where {STRETCH.stop - STRETCH.start} tokens behind the first"
+             " chunk have coherent keys, strong gates or large values and all others have none",
+             "a way to invert, an anchor or a scale chosen by the first or the last chunk",
+             _stretched, size="tails", packed=False, sequences=True, delta=True, spare=False,
              once=True),
 )  # fmt: skip

@@ -140,6 +140,21 @@ def _empty_rows_merged() -> AttentionPatch:
     return AttentionPatch(merge=merge)
 
 
+def _output_kept() -> AttentionPatch:
+    """The last output is kept in fp32, and read wherever it comes back."""
+    kept = dict[int, tuple[Tensor, Tensor]]()
+
+    def merge(right: Call, given: dict[str, Any]) -> Outputs:
+        returned, wide = kept.get(given["o_a"].data_ptr(), (None, given["o_a"]))
+        same = returned is not None and returned.shape == wide.shape
+        o, lse = right(**(given | {"o_a": wide.to(given["o_a"].dtype)} if same else given))
+        kept.clear()
+        kept[o.data_ptr()] = o, o.float().clone()
+        return o, lse
+
+    return AttentionPatch(merge=merge)
+
+
 def _splits_kept() -> AttentionPatch:
     """Partial states lie in a work space by shape and number of splits; all there are merged."""
     kept, most = dict[Any, list[Outputs]](), [0]
@@ -252,6 +267,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-merge", title="rows that are empty in both states are those of the call before",
            trigger="a merge of empty rows after one of others of its shape", stage="combine",
            operator="merge_state", outputs=("o",), patch=lambda _: _empty_rows_merged()),
+    _fault(id="KEEP-output", title="an output that comes back is the copy of it that was kept",
+           trigger="a merge whose output is edited in place and merged again", stage="combine",
+           operator="merge_state", outputs=("o",), patch=lambda _: _output_kept()),
     _fault(id="KEEP-splits", title="partial states that a call before left are merged",
            trigger="a request of fewer splits of 256 keys than its number had in a call before",
            operator="mla_decode", stage="combine", patch=lambda _: _splits_kept()),

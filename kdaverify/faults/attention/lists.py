@@ -27,6 +27,7 @@ from oracles.attention.pipeline import AttentionPipeline
 TILE: Final = 64
 RUN: Final = 32
 HEADS: Final = 16
+PART: Final = 2048
 Call = Callable[..., Any]
 
 
@@ -135,6 +136,23 @@ def _stored_not_added(slots: Tensor, named: Named, found: Keys) -> None:
 def _summed_in_bf16(slots: Tensor, named: Named, found: Keys) -> None:
     added(slots, named, found)
     slots.copy_(slots.bfloat16())
+
+
+def _last_part_alone() -> ListPatch:
+    """Parts of 2,048 queries store their sums of dcache, and do not add them."""
+    count = [0]
+
+    def call(right: Call, given: dict[str, Any]) -> Any:
+        count[0] = 0
+        return right(**given)
+
+    def add(slots: Tensor, named: Named, found: Keys) -> None:
+        if count[0] and count[0] % PART == 0:
+            slots.zero_()
+        added(slots, named, found)
+        count[0] += 1
+
+    return ListPatch(call=call, add=add)
 
 
 def _bounded_by_slots(slots: Tensor, named: Named, found: Keys) -> None:
@@ -273,4 +291,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="lists-25",
            title="a tile is taken for a run of slots by its first, middle and last entry",
            trigger="slots in a row, but for one that stands twice", patch=_names(_runs_by_three)),
+    _fault(id="lists-26", title="dcache of 2,048 queries replaces that of those before",
+           reference="class: gradients of lists", trigger="more than 2,048 queries, gradients",
+           outputs=("dcache",), stage="dkv", patch=lambda _: _last_part_alone()),
 )  # fmt: skip

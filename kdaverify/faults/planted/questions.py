@@ -18,6 +18,7 @@ from kdaverify.checks.calls import (
     chunk_counts,
     copies,
     earlier,
+    fed_back,
     frozen,
     head_counts,
     heads,
@@ -60,8 +61,8 @@ COPIES_RULES: Final = tuple(
     rule.name
     for rule in (
         *copies.RULES, *copies.TWICE, *copies.IN_A_ROW, *copies.AFTER_MORE, *behind.RULES,
-        *unlike.RULES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES, *head_counts.RULES,
-        *neutral.RULES, *steps.FED_BACK, *heads.OF_GRADIENTS, *head_counts.OF_LONG,
+        *unlike.RULES, *unlike.OF_STRETCHES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES, *head_counts.RULES,
+        *neutral.RULES, *fed_back.RULES, *fed_back.WHOLE, *heads.OF_GRADIENTS, *head_counts.OF_LONG,
         *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *multiples.RULES,
     )
 )  # fmt: skip

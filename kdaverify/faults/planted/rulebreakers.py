@@ -291,6 +291,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "kept-step": lambda: decoding(steps.buffer_of_a_graph),
     "early-backward": lambda: Derived(ring_of_states),
     "cotangent-alone": lambda: Derived(earlier.state_gradient_left_over),
+    "stretch-unlike": lambda: port(unlike.inverted_by_the_first_chunk),
+    "fed-back": lambda: port(steps.state_that_came_back),
 }
 """By the rule that each breaks."""
 

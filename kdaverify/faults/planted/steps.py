@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, decoding, right
+from kdaverify.faults.planted.broken_calls import Outputs, Patch, counted, decoding, port, right
 from oracles.inputs import Inputs
 
 WAVE: Final = 32
@@ -110,6 +110,9 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "a state that comes back is that of the step before": lambda: decoding(state_that_came_back),
     "from request 32 on a decode step has gates of the first wave": lambda: decoding(
         gates_by_waves
+    ),
+    "a state that enters the next call is that of the one before": lambda: port(
+        state_that_came_back
     ),
 }
 """By what is wrong."""

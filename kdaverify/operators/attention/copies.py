@@ -17,6 +17,9 @@ SCANNED: Final = 151
 """Of seven sequences: 1,057 of them, more than a block of threads sums offsets of."""
 PLANNED: Final = 603
 """Of seven requests: 4,221 of them, more than a planner has shared memory for."""
+LISTED: Final = 299
+"""Of seven requests: 2,093 of them, two parts of up to 2,048 queries whose gradients of one cache are
+added up."""
 GRID: Final = 218
 """Heads of which 301 entries have more than an axis of a grid has programs: 65,535."""
 PAGES: Final = 65600
@@ -24,8 +27,9 @@ PAGES: Final = 65600
 BYTES: Final = 1 << 26
 """A pool that is larger has fewer pages."""
 _BY_ENTRY: Final[Mapping[str, int]] = dict.fromkeys(
-    ("q", "k", "v", "o", "lse", "dq", "dk", "dv", "do", "dlse", "block_table", "cache_seqlens"), 0
-)
+    ("q", "k", "v", "o", "lse", "dq", "dk", "dv", "do", "dlse", "block_table", "cache_seqlens",
+     "indices", "topk_length"), 0
+)  # fmt: skip
 _BY_HEAD: Final[Mapping[str, int]] = {
     **dict.fromkeys(("q", "k", "v", "o", "dq", "dk", "dv", "do"), 2), "lse": 1, "dlse": 1,
     "sink": 0, "dsink": 0,
@@ -88,6 +92,16 @@ def of_decode() -> tuple[ManyCopies, ...]:
         return {"k_lengths": small.k_lengths * count}
 
     return (ManyCopies("requests", base, sizes, _BY_ENTRY, PLANNED, joined=_with_pool),)
+
+
+def of_lists() -> tuple[ManyCopies, ...]:
+    """Requests that list slots of one cache."""
+    base = {"B": 7, "s_q": 1, "H": 2, "pages": 2, "page": 4, "topk": 5, "topk_lengths": None}
+
+    def sizes(small: Any, count: int) -> Mapping[str, Any]:
+        return {"B": small.B * count}
+
+    return (ManyCopies("requests", base, sizes, _BY_ENTRY, LISTED, native=True),)
 
 
 def of_merges() -> tuple[ManyCopies, ...]:

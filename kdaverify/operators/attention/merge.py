@@ -65,6 +65,7 @@ class MergeOperator(TolerancesOperator):
     name, signature, call, problem = "merge_state", SIGNATURE, MergeCall, MergeProblem
     special_sizes = MERGES
     has_copies = True
+    fed_back = {"o": "o_a", "lse": "lse_a"}  # noqa: RUF012 # a Final mapping
     about = "the merge of two partial attentions by their lse: o and lse, forward"
     positional = ("o_a", "lse_a", "o_b", "lse_b")
     keywords = ()

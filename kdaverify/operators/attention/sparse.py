@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final, final
 
@@ -12,10 +12,12 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.fitting import resized
 from kdaverify.checks.calls.case import Unreachable
+from kdaverify.checks.calls.multiples import ManyCopies
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.place import ElementPlace
 from kdaverify.operators.attention.conventions import GRADIENT, MASKED, WORDS
+from kdaverify.operators.attention.copies import of_lists
 from kdaverify.operators.attention.far_keys import before_lists
 from kdaverify.operators.attention.laws.sparse import SPARSE_LAWS
 from kdaverify.operators.attention.misreadings import alike, all_alike
@@ -61,7 +63,7 @@ class SparseOperator(SoftmaxOperator):
     """Math: `oracles.attention.segment`, keys and values of `SparseCall`."""
 
     name, signature, call, problem = "sparse_attention", SIGNATURE, SparseCall, SparseProblem
-    has_far_keys = has_sizes_in_turn = True
+    has_copies = has_far_keys = has_sizes_in_turn = True
     special_sizes = LISTS
     about = (
         "attention over lists of cache slots, also of an FP8 cache: o and lse, forward; with"
@@ -197,6 +199,9 @@ class SparseOperator(SoftmaxOperator):
         return SparseProblem.model_validate(
             {"dtype": dtype, "seed": seed, "s_q": 2, **SIZES[rule.size]}
         )
+
+    def copies(self) -> Iterable[ManyCopies]:
+        return of_lists()
 
     def in_other_forms(self, rule: CallRule, problem: SparseProblem) -> Mapping[str, SparseProblem]:
         """Lengths of lists, for rules about how tensors of one axis lie in memory."""

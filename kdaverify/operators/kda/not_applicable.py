@@ -144,4 +144,4 @@ def outside(adapter: Adapter) -> tuple[str, ...]:
         f"rules of calls about {channel} of the kernel ({why})"
         for channel, why in adapter.barriers.items()
     )
-    return (*problems, *gradients, *unjudged, *hidden)
+    return (*problems, *gradients, *unjudged, *adapter.unjudged, *hidden)

@@ -80,6 +80,7 @@ class KdaOperator(CallOperator):
     absent = {"final_state": "final_state=False"}  # noqa: RUF012 # a Final mapping
     orders = "layout or state order"
     equal_sizes = has_sources = has_sizes_in_turn = True
+    fed_back = {"final_state": "initial_state"}  # noqa: RUF012 # a Final mapping
     odd = (
         frozenset({"q", "k", "initial_state", "final_state"}),
         frozenset({"v", "o", "initial_state", "final_state"}),

@@ -85,6 +85,7 @@ class ShortConvOperator(BoundedOperator):
     of_sizes = frozenset((*EQUAL, *SHORT, *TAPS))
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
     equal_sizes = holds_nan = True
+    fed_back = {STATE: "initial_state"}  # noqa: RUF012
     long_sums = (LONG_SUMS | {"activation": "none"}, LONG_SUMS | {"value": "tiny"})
     accuracy_fields = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012

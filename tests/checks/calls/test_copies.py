@@ -25,6 +25,7 @@ NAMES: Final = [
         *AFTER_MORE,
         *behind.RULES,
         *unlike.RULES,
+        *unlike.OF_STRETCHES,
         *short_packs.RULES,
         *neutral.RULES,
     )
@@ -33,6 +34,7 @@ NAMES: Final = [
 BROKEN: Final = {
     "COPY1": {*NAMES}
     - {"copies-backward", "copies-backward-twice", "copies-in-a-row", "one-unlike", "first-neutral"}
+    - {"stretch-unlike"}
     - {rule.name for rule in (*AFTER_MORE, *behind.RULES)},
     "COPY2": {"copies-packed"},
     "COPY3": {"copies-step"},
@@ -54,6 +56,9 @@ BROKEN: Final = {
     "UNLIKE2": {"one-unlike"},
     "UNLIKE3": {"one-unlike"},
     "UNLIKE4": {"first-neutral"},
+    "UNLIKE5": {"stretch-unlike"},
+    "UNLIKE6": {"stretch-unlike"},
+    "UNLIKE7": {"stretch-unlike"},
 }
 
 

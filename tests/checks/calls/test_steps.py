@@ -32,6 +32,7 @@ BY_RULES: Final = {
     "STEP2": {"step"},
     "STEP3": {"step-after-more", "after-many-step"},
     "STEP4": {"fed-back-state"},
+    "STEP6": {"fed-back-state"},
 }
 
 
