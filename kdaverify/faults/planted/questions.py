@@ -61,9 +61,10 @@ COPIES_RULES: Final = tuple(
     rule.name
     for rule in (
         *copies.RULES, *copies.TWICE, *copies.IN_A_ROW, *copies.AFTER_MORE, *behind.RULES,
-        *unlike.RULES, *unlike.OF_STRETCHES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES, *head_counts.RULES,
-        *neutral.RULES, *fed_back.RULES, *fed_back.WHOLE, *heads.OF_GRADIENTS, *head_counts.OF_LONG,
-        *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *multiples.RULES,
+        *unlike.RULES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES, *head_counts.RULES,
+        *neutral.RULES, *fed_back.RULES, *heads.OF_GRADIENTS, *head_counts.OF_LONG,
+        *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *multiples.RULES, *unlike.OF_STRETCHES,
+        *fed_back.WHOLE,
     )
 )  # fmt: skip
 PLACES_RULES: Final = tuple(

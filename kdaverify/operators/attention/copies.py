@@ -18,8 +18,8 @@ SCANNED: Final = 151
 PLANNED: Final = 603
 """Of seven requests: 4,221 of them, more than a planner has shared memory for."""
 LISTED: Final = 299
-"""Of seven requests: 2,093 of them, two parts of up to 2,048 queries whose gradients of one cache are
-added up."""
+"""Of seven requests: 2,093 of them, two parts of up to 2,048 queries whose gradients of one cache
+are added up."""
 GRID: Final = 218
 """Heads of which 301 entries have more than an axis of a grid has programs: 65,535."""
 PAGES: Final = 65600
