@@ -93,9 +93,11 @@ def entry_point(
     leading = _of_kinds(parameters, "POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
     taken = tokens if by_name else tuple(leading[: len(tokens)])
     if len(taken) < len(tokens):
+        missing = ", ".join(name for name in tokens if name not in parameters)
         raise AdapterError(
             f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got"
-            f" ({', '.join(parameters)}); wrap the kernel in a function with these arguments"
+            f" ({', '.join(parameters)}), without {missing}; wrap the kernel in a function with"
+            " these arguments"
         )
     passed = (*OPTIONAL, *ACTIVATED.get(gate, ()))
     _refuse_hidden(title, parameters, passed)

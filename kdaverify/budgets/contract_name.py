@@ -82,6 +82,15 @@ _USUAL: Final = tuple(
     for io in FORMATS
 )
 """What a misspelt name is compared with."""
+_TORCH: Final = {"bfloat16": "bf16", "float": "fp"}
+"""How torch spells formats: of 'chunk32-float32' the nearest name was one of tf32."""
+
+
+def _with_formats(name: str) -> str:
+    """A name with our words for torch's formats."""
+    for said, ours in _TORCH.items():
+        name = name.replace(said, ours)
+    return name
 
 
 def fields_from_name(name: str) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def fields_from_name(name: str) -> dict[str, Any]:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        close = difflib.get_close_matches(name, _USUAL, n=1)
+        close = difflib.get_close_matches(_with_formats(name), _USUAL, n=1)
         if close:
             hint = f"did you mean {close[0]!r}?"
         else:

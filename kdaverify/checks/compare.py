@@ -90,7 +90,7 @@ class Comparison:
             where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}"
         else:
             where = ""
-        ratios = ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items())
+        ratios = ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items() if ratio)
         table = f"\n  multiples of the tolerance: {ratios}" if ratios else ""
         ceiling = f"\n  {self.ceiling}" if self.ceiling else ""
         # Of F the head gives the reason; of other grades the letter is the news.

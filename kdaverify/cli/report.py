@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CUT_SHORT = "the session ended before every case was judged"
 MISSING = "the page needs jinja2 and polars: pip install 'kdaverify[html]'"
+PRINTED = Path("-")
 Html = Annotated[Path | None, typer.Option(help="write one self-contained page to this .html file")]
 
 
@@ -32,7 +33,9 @@ def report(
     html: Html = None,
     markdown: Annotated[
         Path | None,
-        typer.Option(help="write a summary for a pull request to this file; - prints it"),
+        typer.Option(
+            help="write a summary for a pull request to this file; - prints it, as without --html"
+        ),
     ] = None,
     against: Annotated[
         Path | None,
@@ -48,6 +51,7 @@ def report(
     evidence, what was run.
 
     Examples:
+    kdaverify report records/eager.jsonl
     kdaverify report records/eager.jsonl --html eager.html
     kdaverify report new.parquet --against old.parquet --html change.html
 
@@ -57,7 +61,7 @@ def report(
     Exit codes: 0 written, 2 harness or usage error.
     """
     if html is None and markdown is None:
-        raise Complaint("report: wanted --html FILE, --markdown FILE or both, got neither")
+        markdown = PRINTED
     if html is not None:
         check_html(html)
     console = Console(stderr=True)

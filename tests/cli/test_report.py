@@ -135,7 +135,6 @@ def test_a_record_cut_off_by_a_crash_says_so(cli: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("r.jsonl",), "wanted --html FILE, --markdown FILE or both"),
         (("none.jsonl", "--markdown", "-"), "no file none.jsonl"),
         (("r.jsonl", "--against", "none.jsonl", "--markdown", "-"), "no file none.jsonl"),
         (("broken.jsonl", "--markdown", "-"), "row 1 is no verdict"),

@@ -12,8 +12,11 @@ from benchmarks.ported_faults import port
 from kdaverify.adapters.registry import find
 from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.faults.planted.broken_calls import Outputs, right
+from kdaverify.faults.planted.broken_calls import port as planted
 from kdaverify.operator import CallOperator, operator_named
 from kdaverify.problems import Problem
+from oracles.inputs import Inputs
 
 PLAIN: Final = Problem.model_validate({
     "B": 1, "T": 66, "H": 1, "HV": 2, "K": 4, "V": 8, "dtype": "bf16", "seed": 0,
@@ -73,6 +76,32 @@ def test_of_a_race_it_is_found_where_equal_calls_differ() -> None:
     )
     rules = [one.rule for one in found.contrasts]
     assert not any(word in rule for rule in rules for word in ("gate", "key", "beta"))
+
+
+def _positive(x: Inputs) -> bool:
+    return float(x.v.double().sum()) > 0
+
+
+def test_what_passes_with_one_seed_alone_is_no_rule() -> None:
+    """Wrong with several heads, and with one where its values have another sum."""
+    case = next(
+        problem
+        for problem in (PLAIN.replace(HV=3, seed=seed) for seed in range(20))
+        if _positive(problem.replace(HV=1).inputs())
+        and not _positive(problem.replace(HV=1, seed=problem.seed + 1).inputs())
+    )
+
+    def o_doubled(x: Inputs, *, at_times: bool) -> Outputs:
+        o, final = right(x)
+        wrong = x.HV > 1 or (at_times and not _positive(x))
+        return 2 * o if wrong else o, final
+
+    said = {
+        at_times: str(*experiments([PropertyCase("forward", case)], broken, seconds=LONG))
+        for at_times in (False, True)
+        for broken in [planted(lambda x, _, at=at_times: o_doubled(x, at_times=at))]
+    }
+    assert "only where HV > 1" in said[False] and "HV > 1" not in said[True]
 
 
 def test_a_case_that_passes_gets_no_sentence() -> None:
