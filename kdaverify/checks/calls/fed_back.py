@@ -7,7 +7,7 @@ took it wherever that tensor came back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -54,7 +54,7 @@ def _fed_back(
     return same_or_right(plain, found, lambda wrong: case.judged(wrong, edited), EDITED)
 
 
-def _returned(case: CallRuleCase, outputs: Tensors) -> Tensors:
+def _returned(case: CallRuleCase, outputs: Mapping[str, Any]) -> Tensors:
     """Outputs by the input that each is in the next call.
 
     Raises:
