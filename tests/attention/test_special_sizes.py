@@ -56,6 +56,7 @@ PROBLEMS: Final = {
     "PACK-maxima": ("pack-equal-maxima", "pack-equal-sums"),
     "PACK-sums": ("pack-equal-sums",),
     "PACK-tiles": ("pack-of-borders-past-256",),
+    "PACK-byte": ("empties-between",),
     "TILE-sink": ("queries-past-keys", "queries-past-keys-causal"),
     "BORDER-segments": ("queries-past-4096-causal",),
     "END-slot": ("ends-list", "all-equal"),

@@ -76,6 +76,18 @@ def _lists_turned(right: Call, given: dict[str, Any]) -> Any:
     return right(**{**given, "indices": indices.transpose(0, 1) if square else indices})
 
 
+def _numbered_in_a_byte() -> AttentionPatch:
+    """A sequence past the 256th ends where the one 256 before it does."""
+    lengths = dict[int, int]()
+
+    def visible(r: KernelRequest) -> Tensor:
+        lengths[r.index] = r.s_k
+        end = lengths[r.index % 256] if r.packed else r.s_k
+        return bottom_right(r) & (torch.arange(r.k.shape[1]) < end)
+
+    return AttentionPatch(visible=visible)
+
+
 def _one_key_unmasked(request: KernelRequest) -> Tensor:
     return unmasked(request) if request.s_k == 1 else bottom_right(request)
 
@@ -235,6 +247,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
            title="a pack has the border of squares where it has as many rows of q as of k",
            trigger="a causal pack, equal sums of s_q and s_k, requests that differ", stage="scores",
            patch=lambda _: _square_where(lambda q, k: bool(q.sum() == k.sum()))),
+    _fault(id="PACK-byte", title="sequences of a pack are numbered in a byte", kind="F",
+           trigger="a pack of more than 256 sequences, of other lengths than 256 before",
+           stage="scores", patch=lambda _: _numbered_in_a_byte()),
     _fault(id="PACK-tiles",
            title="the backward begins a tile of keys at the first query by the longest lengths",
            trigger="a causal pack whose sequences differ in s_k - s_q, tiles of keys, gradients",
