@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,6 +31,13 @@ FEWEST_EXCLUDED: Final = 2
 """Stages that must be excluded for the others to be listed."""
 SIDE_BY_SIDE: Final = 2
 """Tensors that are named side by side."""
+IN_WORDS: Final[Mapping[str, str]] = {
+    "dv_local": "dv inside a chunk", "state_bwd": "dh from chunk to chunk", "dA": "dAqk",
+    "dqkwg": "dq, dk, dw and dg by the states", "wy_bwd": "the gradient of the inverse, w and u",
+    "intra_bwd": "dq and dk inside a chunk", "cumsum_bwd": "the reverse sum of dg",
+}  # fmt: skip
+"""Of stages of the backward, whose names are those of FLA's kernels: an engineer whose port had
+none of them did not know what dqkwg is."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,13 @@ class ErrorFinding:
 
 
 def _stages(names: Sequence[str], by: str = ", ") -> str:
-    return by.join("the inputs as they are read" if name == CALL else name for name in names)
+    return by.join(
+        "the inputs as they are read" if name == CALL else _in_words(name) for name in names
+    )
+
+
+def _in_words(stage: str) -> str:
+    return f"{stage} ({IN_WORDS[stage]})" if stage in IN_WORDS else stage
 
 
 def finding(question: PropertyCase, judged: Adapter, *, until: float) -> ErrorFinding:
@@ -182,7 +195,7 @@ def _consistent(possible: Sequence[Origin]) -> str:
 
 
 def _stage(stages: Sequence[str]) -> str:
-    return "an input" if stages == (CALL,) else f"stage {' or '.join(stages)}"
+    return "an input" if stages == (CALL,) else f"stage {' or '.join(map(_in_words, stages))}"
 
 
 def _how(origin: Origin) -> str:
