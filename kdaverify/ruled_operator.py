@@ -30,6 +30,7 @@ class RuledOperator(Operator):
             gradients of parameters over; none of operators without parameters, or whose exact
             values take long.
         has_sizes_in_turn: whether it has small problems of single sizes: see `sizes_in_turn`.
+        growing: fields of a problem whose every request has several keys: see `one_key_fewer`.
         fed_back: outputs that the next call may take, and the inputs that they are there.
         odd: sets of inputs and outputs that change sign together, exactly.
     """
@@ -43,6 +44,7 @@ class RuledOperator(Operator):
     combines_sizes: ClassVar[bool] = False
     long_sums: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     has_sizes_in_turn: ClassVar[bool] = False
+    growing: ClassVar[Mapping[str, Any]] = {}
     fed_back: ClassVar[Mapping[str, str]] = {}
     odd: ClassVar[tuple[frozenset[str], ...]] = ()
 
@@ -118,6 +120,11 @@ class RuledOperator(Operator):
     def behind_far_keys(self, call: Any, count: int) -> tuple[Any, Any]:
         """A call like this one, and the same behind so many keys of weight 0."""
         raise NotImplementedError
+
+    def one_key_fewer(self, call: Any) -> Any:
+        """The call whose next token this is, over the same memory; None where there is none."""
+        del call
+        return None
 
     def other_steps(self, adapter: Adapter, problem: Any) -> Iterable[Mapping[str, Any]]:
         """Fields of further calls that the decode entry point is tested on, beside `problem`."""

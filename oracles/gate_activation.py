@@ -121,6 +121,15 @@ class GateActivation:
             return self.lower_bound * a * torch.sigmoid(a * z) * torch.sigmoid(-a * z)
         return -a * torch.sigmoid(z)
 
+    def parameter_slope(self, name: str, x: Tensor) -> Tensor:
+        """(dg / dA_log) / (dg / dx), or that of dt_bias: what dx is multiplied by, and summed."""
+        z = x + self.dt_bias(x)
+        if name == "dt_bias":
+            return torch.ones_like(z)
+        if self.form == "bounded":
+            return z
+        return (z.clamp(min=0.0) + torch.log1p(torch.exp(-z.abs()))) / torch.sigmoid(z)
+
     @cached_property
     def codec(self) -> Codec:
         """The same as a convention of g."""

@@ -79,6 +79,7 @@ class Adapter(abc.ABC):
         open_ended: False where only an export's calls can be answered: no failure is shrunk.
         deterministic: False where equal calls may give other bits; each is then judged alone.
         barriers: why a caller cannot see or touch memory of the kernel, by what it is.
+        sums_gates: whether it gives the parameters of its gate gradients, which are sums.
         unjudged: what its kernel takes and no case has, one phrase each.
         takes: what a function takes of a call, for operators that functions implement.
         step_form: the signature that a declared decode entry point has to have; "" without one.
@@ -100,6 +101,7 @@ class Adapter(abc.ABC):
     open_ended: bool = True
     deterministic: bool = True
     barriers: Mapping[Channel, str] = MappingProxyType({})
+    sums_gates: bool = False
     unjudged: tuple[str, ...] = ()
     takes: Any = None
     step_form: str = ""
@@ -142,6 +144,15 @@ class Adapter(abc.ABC):
         if not self.differentiable:
             raise ForwardOnlyError(f"{self.name} has no backward")
         return differentiate(self._outputs, inputs, cotangents)
+
+    def parameter_gradients(self, inputs: Any, cotangents: Any) -> Mapping[str, Any]:
+        """Of the parameters of a gate that it activates, and of the raw one, "g", canonical axes.
+
+        Returns:
+            By name; {} of a kernel without.
+        """
+        del inputs, cotangents
+        return {}
 
     def _outputs(self, inputs: Inputs) -> tuple[Any, Any]:
         output = self.forward(inputs)

@@ -192,6 +192,12 @@ class Conventions:
             found["dt_bias"] = found["dt_bias"].squeeze(-1)
         return {**found, "lower_bound": self.lower_bound}
 
+    def parameter_back(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
+        """A_log [HV], or dt_bias [HV, K], of the kernel, or its gradient, with canonical heads."""
+        if self.heads == "tiled":
+            tensor = _regrouped(tensor, 0, (inputs.HV // inputs.H, inputs.H))
+        return tensor[:, None] if name == "dt_bias" and self.gates == "head" else tensor
+
     def hand(
         self, name: str, tensor: Tensor, inputs: Inputs, memories: Memories | None = None
     ) -> Tensor:

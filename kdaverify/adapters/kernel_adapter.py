@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import (
     NOTHING_YET,
@@ -157,6 +158,7 @@ class KernelAdapter(Adapter):
         self.isolated = isolated_by_default(declaration.device, declared=declaration.isolate)
         self.deterministic = declaration.deterministic
         self.differentiable = declaration.gradients
+        self.sums_gates = self.differentiable and self.conventions.activation is not None
         self._entries, self._own = entries, own
         self.step_form = "" if own.step is None else _form(entries[1], self.conventions)
         self.steps = int(getattr(entries[0].function, "steps", 1))
@@ -271,22 +273,24 @@ class KernelAdapter(Adapter):
         self._ran = entry.place
         return handover.output(o, final_state)
 
-    # A graph is wanted, whatever the caller wants for itself.
-    @torch.inference_mode(mode=False)
+    def parameter_gradients(self, inputs: Inputs, cotangents: Cotangents) -> dict[str, Tensor]:
+        activation = self.conventions.activation
+        if activation is None or not self.sums_gates:
+            return {}
+        there = inputs.on(self.device)
+        given = {name: dy.to(self.device) for name, dy in cotangents.by_output().items()}
+        found = self._derivatives(there, given, activation.parameters)
+        axes = self.conventions
+        return {
+            "g": axes.in_canonical_axes("g", found["g"], there).to(inputs.device),
+            **{
+                name: axes.parameter_back(name, found[name], there).to(inputs.device)
+                for name in activation.parameters
+            },
+        }
+
     def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
-        entry = self._entries[0]
-        handed = self.conventions.arguments(self._folded(inputs), views=True)
-        leaves = leaves_of({name: handed[name] for name in FLOATING if handed[name] is not None})
-        handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
-
-        def outputs() -> dict[str, Any]:
-            returned = self._split(self._enter(entry, {**handed, **leaves}))
-            self._ran = entry.place
-            named = zip(OUTPUTS, returned, strict=True)
-            return {name: handover.canonical(name, value) for name, value in named}
-
-        found = derivatives(outputs, leaves, cotangents.by_output())
-        handover.show_edits()
+        found = self._derivatives(inputs, cotangents.by_output())
         by_gradient = {gradient: (name, found.get(name)) for gradient, name in GRADIENTS.items()}
         return Gradients(
             **{
@@ -301,6 +305,28 @@ class KernelAdapter(Adapter):
                 for gradient, (name, dx) in by_gradient.items()
             }
         )
+
+    # A graph is wanted, whatever the caller wants for itself.
+    @torch.inference_mode(mode=False)
+    def _derivatives(
+        self, inputs: Inputs, cotangents: Mapping[str, Tensor], parameters: Sequence[str] = ()
+    ) -> dict[str, Tensor]:
+        """Of what the function receives, by name, its parameters included, in its own axes."""
+        entry = self._entries[0]
+        handed = self.conventions.arguments(self._folded(inputs), views=True)
+        names = [name for name in (*FLOATING, *parameters) if handed[name] is not None]
+        leaves = leaves_of({name: handed[name] for name in names})
+        handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
+
+        def outputs() -> dict[str, Any]:
+            returned = self._split(self._enter(entry, {**handed, **leaves}))
+            self._ran = entry.place
+            named = zip(OUTPUTS, returned, strict=True)
+            return {name: handover.canonical(name, value) for name, value in named}
+
+        found = derivatives(outputs, leaves, cotangents)
+        handover.show_edits()
+        return found
 
     def _split(self, returned: Any) -> tuple[Any, Any]:
         if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):

@@ -57,6 +57,13 @@ def first_columns(state: Tensor | None, W: int, x: Tensor) -> Tensor:
     return old_columns(None, W, x) if state is None else state[:, : W - 1]
 
 
+def last_eight(state: Tensor | None, W: int, x: Tensor) -> Tensor:
+    """Columns that one group of eight taps reaches."""
+    found = old_columns(state, W, x)
+    near = found.shape[1] - 8
+    return functional.pad(found[:, max(near, 0) :], (max(near, 0), 0))
+
+
 def rolled(state: Tensor | None, W: int, x: Tensor) -> Tensor:
     return old_columns(state, W, x) if state is None else old_columns(state, W, x).roll(1, 1)
 
@@ -100,6 +107,9 @@ FAULTS: Final = (
     _conv("CONV-C11", "the position in a circular state is not read",
           "sgl-project/sglang#38622 (2), #38623", "B", "an initial state", ("y",),
           lambda _: RIGHT.replaced(history=rolled)),
+    _conv("CONV-groups", "the last eight columns of the state are read", "class: taps by groups",
+          "B", "an initial state, more than nine taps", ("y",),
+          lambda _: RIGHT.replaced(history=last_eight)),
     _conv("CONV-C14", "the state is that after the first token",
           "vllm-project/vllm-xpu-kernels#544", "B", "more than one token", ("final_state",),
           lambda _: RIGHT.replaced(final=of_token_0)),

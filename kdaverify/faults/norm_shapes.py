@@ -180,6 +180,13 @@ def without_zero_gates(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -
     return right(x, with_gradient(lambda dz: dz.masked_fill(unread, 0.0), z), w, eps, name)
 
 
+def open_alone(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    """A call whose gates are all 0 has no gradients: silu is 0 there, and its slope is not."""
+    if name == "silu" and not bool(z.any()):
+        x, z, w = (with_gradient(torch.zeros_like, one) for one in (x, z, w))
+    return right(x, z, w, eps, name)
+
+
 def with_flat_ends(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
     """A table of the sigmoid ends at 9: its slope is 0 beyond."""
     if name == "sigmoid" and x.shape[-1] >= TILE:
@@ -228,6 +235,9 @@ FAULTS: Final = (
     _norm(id="NORM-gates", title="rows whose gates are all 0 are left out of the backward",
           reference="class: numbers that mark memory", trigger="a row of gates that are exactly 0",
           outputs=("dgate",), patch=lambda _: without_zero_gates),
+    _norm(id="NORM-closed", title="a call whose gates are all 0 has no gradients",
+          reference="class: numbers that mark memory", trigger="silu, every gate exactly 0",
+          outputs=("dgate",), patch=lambda _: open_alone),
     _norm(id="NORM-table", title="slopes of the sigmoid are 0 beyond 9", kind="C",
           reference="class: functions by a table", outputs=("dgate",),
           trigger="sigmoid gates beyond 9, rows of 64 columns and more, gradients",

@@ -91,6 +91,8 @@ _SMOKE = (
            B=3, T=6, H=5, HV=20, K=8, V=8, one_format=_OF_SIZES),
     _named("identical-keys", "the worst triangular system with beta 1 and slow gates (SO1, SO6)",
            key="identical", beta="one", gate="slow"),
+    _named("long-keys", "keys of norm 16, whose products are no cosines (GA10, SO1)",
+           T=70, H=1, HV=2, key="long", beta="small", gate="slow"),
     _named("coherent-keys", "coherent keys over a tail (SO1, SO4)",
            T=80, H=1, HV=1, key="coherent-0.9", beta="near-one", gate="slow"),
     _named("mixed-gates",

@@ -37,6 +37,7 @@ FOUND_BY = {
     "KEEP-splits": "alternating-splits",
     "KEEP-plan": "alternating-splits",
     "KEEP-lists": "alternating-keys",
+    "KEEP-rows-on": "grown-keys",
     "lists-26": "many-copies-backward",
     "EMPTY-dkv": "unwritten-backward",
     "EMPTY-dkv-causal": "unwritten-backward",

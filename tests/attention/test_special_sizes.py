@@ -103,6 +103,8 @@ CROWDS: Final = {
     "BORDER-splits": "border-across-splits",
     "SINK-query": "pack-of-one-long-query",
     "TILE-merge": "second-once-past-512",
+    "TILE-weights": "outweighed-tiles",
+    "PORT-range": "brink-of-keys",
     "SCAN-lengths": "requests-past-32",
     "GRID-decode": "rows-past-65535",
     "GRID-decode-lse": "rows-past-65535",

@@ -43,6 +43,7 @@ _PARTS: Final = {
     "near": "9e-8 to 9e-4 apart",
     "large-values": "normal; o near the end of the range of fp16, in others 2^100",
     "zero-rows": "normal; rows of o are exactly 0 or -0 in one part or both",
+    "outweighed": "10 to 24 apart, of one sign in a head; the smaller part's o is 2^9 times larger",
     "zeros": "exactly 0 or -0 in one part or both, beside -inf in two rows of five",
 }
 

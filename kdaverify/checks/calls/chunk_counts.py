@@ -26,7 +26,10 @@ from kdaverify.checks.outcome import Outcome, held_at_fastest, judged
 from oracles.signature import Role
 
 MOST: Final = 16
-"""Chunks of the longest sequence."""
+"""Chunks of all sequences but those of MORE."""
+MORE: Final = (17, 25, 33, 49)
+"""One more than 16, 24, 32 and 48, whose divisors segments have. A port that kept a state every 24
+chunks was accepted."""
 ACTIVE: Final = 2
 """Tokens of each chunk that are not neutral, its last."""
 SHORTER: Final = 5
@@ -208,7 +211,7 @@ def _sequences(case: CallRuleCase) -> Iterator[LongSequence]:
         sizes, most = UNDECLARED[-1:], FEWER
     least = 0
     for size in sizes:
-        for chunks in range(1, most + 1):
+        for chunks in (*range(1, most + 1), *(MORE if declared > 1 else ())):
             found = LongSequence(size, chunks, domain.length_multiple)
             if least < found.tokens <= (domain.longest or found.tokens):
                 yield found
@@ -241,8 +244,8 @@ def _in_active(contract: Any) -> Any:
 _rule = partial(CallRule, packed=True, sequences=True, delta=True, spare=False, costly=True,
                 once=True)  # fmt: skip
 RULES: Final = (
-    _rule("chunk-counts", f"sequences of every number of chunks up to {MOST} return what their"
-          " tokens that change anything do alone",
+    _rule("chunk-counts", f"sequences of every number of chunks up to {MOST}, and of some up to"
+          f" {MORE[-1]}, return what their tokens that change anything do alone",
           "launches, rings or segments that go by how many chunks there are",
           _counted),
     _rule("chunk-counts-backward", "the same of all gradients",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Final
 
+from kdaverify.adapters.isolation.arena import bytes_of
 from kdaverify.checks.calls.bits import same_bits, same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.lifetimes import edited
@@ -52,6 +53,28 @@ def _edited(case: CallRuleCase) -> list[Outcome]:
     return edited(case, _other_tensors(case), nullcontext)
 
 
+def _grown(case: CallRuleCase) -> list[Outcome]:
+    """Every request has one key more than in the call before, and other rows in its pages."""
+    case.reaches("objects")
+    operator = case.adapter.operator
+    case = replace(case, problem=case.beside(**operator.growing))
+    given = case.inputs.copied()
+    earlier = operator.one_key_fewer(given)
+    if earlier is None:
+        raise Unreachable("its calls do not go on from each other")
+    plain = case.run()
+    values = {n: x for n, x in given.tensors().items() if x.is_floating_point()}
+    for tensor in values.values():
+        bytes_of(tensor).copy_(bytes_of(-tensor))
+    case.run(earlier, copied=lambda x: x)
+    for name, tensor in values.items():
+        bytes_of(tensor).copy_(bytes_of(getattr(case.inputs, name)))
+    found = case.run(copied=lambda _: given)
+    # what is judged outside the kernel's process is of another problem: inputs are named
+    judge = partial(case.judged, inputs=case.inputs)
+    return same_or_right(plain, found, judge, "one key after a call over other rows")
+
+
 _EXPOSES: Final = (
     "schedules kept by sums or maxima of lengths, rows of a work space that nothing is written to,"
     " masks kept by shape (W1, W2, C10)"
@@ -65,6 +88,11 @@ RULES: Final = (
     _rule("edited-keys", "lengths and lists edited in place are new ones",
           "a schedule kept for a tensor of lengths that has changed since", _edited,
           channel="objects"),
+)  # fmt: skip
+GROWN: Final = (
+    _rule("grown-keys", "a request that has one key more than in the call before is read again"
+          " where its pages hold other rows by now", "rows kept of a request that goes on",
+          _grown, channel="objects", once=True),
 )  # fmt: skip
 OF_SPLITS: Final = (
     _rule("alternating-splits", "the same over a thousand keys: a row has fewer splits than in the"

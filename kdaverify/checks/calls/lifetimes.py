@@ -128,6 +128,24 @@ def _many_later_outputs(case: CallRuleCase) -> Tensors:
     return _returned(case, inputs)
 
 
+MANY_STEPS: Final = 260
+"""Later steps: more than a byte counts. A convolution with a ring of 128 buffers was accepted."""
+
+
+def _kept_steps(case: CallRuleCase) -> list[Outcome]:
+    case.takes_one_token()
+    if is_interpreted(case.adapter):
+        raise Unreachable(f"an interpreter would take minutes over {MANY_STEPS} calls")
+    return _kept(case, CallRuleCase.step, _many_later_steps)
+
+
+def _many_later_steps(case: CallRuleCase) -> Tensors:
+    inputs = case.problem.replace(seed=case.problem.seed + 1).inputs()
+    for _ in range(MANY_STEPS - 1):
+        case.step(inputs)
+    return case.step(inputs)
+
+
 BATCHES: Final = (8, 16, 32)
 """Sequences of steps that are captured as graphs, with as many heads as a launch is worth."""
 HEADS: Final = 16
@@ -222,4 +240,9 @@ OF_STEPS: Final = (
              " nothing that an earlier one returned", "outputs in the buffers of a captured step",
              _kept_step, size="one", packed=False, sequences=True, decode=True, delta=True,
              channel="results", once=True, costly=True),
+)  # fmt: skip
+OF_MANY_STEPS: Final = (
+    CallRule("kept-long-step", f"{MANY_STEPS} later steps change nothing that one returned",
+             "outputs in a ring of buffers", _kept_steps, size="one", packed=False, sequences=True,
+             decode=True, channel="results", once=True, costly=True),
 )  # fmt: skip

@@ -113,6 +113,7 @@ def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
         and (adapter.operator.combines_sizes or not rule.combined)
         and (bool(adapter.operator.long_sums) or not rule.summed)
         and (adapter.operator.has_sizes_in_turn or not rule.in_turn)
+        and (adapter.sums_gates or not rule.parameters)
         and (bool(adapter.operator.fed_back) or not rule.fed_back)
         and (adapter.operator.equal_sizes or rule.size != "equal")
         and (adapter.conventions.norm is not None or not rule.normalised)

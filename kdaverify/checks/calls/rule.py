@@ -53,6 +53,7 @@ class CallRule:
         summed: about sums of gradients of parameters: tested on operators that say how many rows.
         in_turn: about sizes one after another: tested on operators that say which.
         fed_back: about outputs that the next call takes: tested on operators that say which.
+        parameters: about parameters of the gate: tested on kernels that get any.
         spare: whether a pack has tokens past its last offset; `gradients` judges theirs.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a
@@ -93,6 +94,7 @@ class CallRule:
     summed: bool = False
     in_turn: bool = False
     fed_back: bool = False
+    parameters: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False

@@ -20,6 +20,7 @@ from kdaverify.checks.calls import (
     earlier,
     fed_back,
     frozen,
+    gate_parameters,
     head_counts,
     heads,
     interleaved,
@@ -89,7 +90,8 @@ LATER: Final = (
     *callers.UNEVEN_ROWS, *repeated.OF_THREADS, *keys.OF_SPLITS,
     *heads.OF_GRADIENTS, *late.OF_PACKS, *head_counts.OF_LONG,
     *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *late.OF_EARLY, *earlier.ONE_LOSS,
-    *interleaved.OF_LAYERS, *unlike.OF_STRETCHES, *fed_back.WHOLE,
+    *interleaved.OF_LAYERS, *unlike.OF_STRETCHES, *fed_back.WHOLE, *gate_parameters.RULES,
+    *surroundings.OF_TYPES, *lifetimes.OF_MANY_STEPS, *keys.GROWN,
 )  # fmt: skip
 """Behind the others: widths and formats of a rule go by its number, and its faults are found with
 those."""

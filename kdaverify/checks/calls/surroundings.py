@@ -21,6 +21,7 @@ from oracles.signature import Role, TensorCall
 PLACES = 65535
 """Of a launch grid's second and third axis, in CUDA."""
 UNKNOWN = "inital_state"
+DEFAULTS = (torch.bfloat16, torch.float64)
 CYCLES = 20_000_000
 """What the inputs wait for: some ten milliseconds."""
 
@@ -90,6 +91,23 @@ def _with_empties(x: TensorCall, extra: int) -> TensorCall:
         return torch.cat((tensor, tensor[-1:].expand(extra, *tensor.shape[1:])))
 
     return x.mapped(longer, Role.OFFSETS, Role.STATE)
+
+
+def _under_default_dtype(case: CallRuleCase, *, backward: bool = False) -> list[Outcome]:
+    """As where a model in 16 bits is built, or a reference in float64 runs, around the call."""
+    call, judge = case.direction(backward=backward)
+    plain = {name: tensor.clone() for name, tensor in call().items()}
+    before, found = torch.get_default_dtype(), dict[torch.dtype, Tensors]()
+    try:
+        for dtype in DEFAULTS:
+            torch.set_default_dtype(dtype)
+            found[dtype] = call()
+    finally:
+        torch.set_default_dtype(before)
+    return first_wrong_or_last(
+        same_or_right(plain, own, judge, f"where torch's default type is {dtype}")
+        for dtype, own in found.items()
+    )
 
 
 def _refused(case: CallRuleCase) -> list[Outcome]:
@@ -172,4 +190,12 @@ RULES = (
     CallRule("tuned", "every configuration of the tuner, forced one by one",
              "configurations that race, or run out of a resource (L6, WU8, B19, B22)", _each,
              size="tails", costly=True, profile="acceptance"),
+)  # fmt: skip
+_TYPED = "buffers and constants in torch's default type"
+OF_TYPES = (
+    CallRule("default-dtype", "a call returns the same whatever torch's default type is", _TYPED,
+             _under_default_dtype, spare=False, inside=True, once=True),
+    CallRule("default-dtype-backward", "the same of all gradients", _TYPED,
+             partial(_under_default_dtype, backward=True), spare=False, inside=True, once=True,
+             backward=True),
 )  # fmt: skip

@@ -31,6 +31,8 @@ WARP, BLOCK, TILE, PROGRAMS, INDICES = 32, 128, 64, 65_535, 65_536
 grid, and what 16 bits count."""
 HEADS, ROWS, APART = 8, 256, 100.0
 """Heads and rows of a tile of a merge, and the difference of mean LSE that decides for all."""
+OUTWEIGHED: Final = {torch.float32: 18.0, torch.bfloat16: 9.0, torch.float16: 9.0}
+"""Differences of LSE whose weight is below a spacing of 1, by format."""
 Call = Callable[..., Any]
 
 
@@ -119,6 +121,20 @@ def _tiles_by_mean(right: Call, given: dict[str, Any]) -> Outputs:
     return o, lse
 
 
+def _tiles_of_one_part(right: Call, given: dict[str, Any]) -> Outputs:
+    """A tile of 64 rows is that of the part which has nearly all weight in each of them."""
+    o, lse = (x.clone() for x in right(**given))
+    least = OUTWEIGHED[o.dtype]
+    for first in range(0, lse.shape[1] - TILE + 1, TILE):
+        rows = slice(first, first + TILE)
+        for more, less in (("a", "b"), ("b", "a")):
+            gap = given[f"lse_{more}"][:, rows] - given[f"lse_{less}"][:, rows]
+            for head in (gap > least).all(1).nonzero().flatten().tolist():
+                o[rows, head] = given[f"o_{more}"][rows, head]
+                lse[head, rows] = given[f"lse_{more}"][head, rows]
+    return o, lse
+
+
 _fault = partial(
     Fault, kind="B", dtypes=EVERY, outputs=("o", "lse"), operator="mla_decode", stage="gather",
     reference="class: many requests",
@@ -169,6 +185,10 @@ FAULTS: Final[tuple[Fault, ...]] = (
            trigger="eight heads, 512 rows, one of which is empty in the second state",
            operator="merge_state", stage="combine", reference="class: rows of a tile",
            patch=lambda _: AttentionPatch(merge=_tiles_by_mean)),
+    _fault(id="TILE-weights", title="a tile is that of the part with nearly all weight",
+           trigger="64 rows whose LSE are more than 9 apart, 18 in fp32, of large o",
+           operator="merge_state", stage="combine", reference="class: rows of a tile",
+           patch=lambda _: AttentionPatch(merge=_tiles_of_one_part)),
     _grid(id="GRID-merge-lse", title="LSE is written at offsets of 16 bits",
           trigger=f"T H > {INDICES:,}", outputs=("lse",), operator="merge_state", stage="lse",
           patch=lambda _: AttentionPatch(merge=_lse_in_16_bits)),

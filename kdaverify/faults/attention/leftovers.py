@@ -20,7 +20,9 @@ from kdaverify.faults.attention.kernel import (
     AttentionPatch,
     KernelRequest,
     Outputs,
+    Paged,
     bottom_right,
+    gathered,
 )
 from kdaverify.faults.attention.list_kernel import ListPatch
 from kdaverify.faults.fault import Fault
@@ -155,6 +157,21 @@ def _output_kept() -> AttentionPatch:
     return AttentionPatch(merge=merge)
 
 
+def _rows_that_go_on() -> AttentionPatch:
+    """Gathered rows of a request are kept, and the last is added where it has one key more."""
+    kept = dict[int, tuple[int, Tensor]]()
+
+    def gather(paged: Paged, request: int) -> Tensor:
+        found, memory = gathered(paged, request), paged.cache.data_ptr()
+        before = kept.get(request)
+        if before is not None and before[0] == memory and len(before[1]) + 1 == len(found):
+            found = torch.cat((before[1], found[-1:]))
+        kept[request] = memory, found.clone()
+        return found
+
+    return AttentionPatch(gather=gather)
+
+
 def _splits_kept() -> AttentionPatch:
     """Partial states lie in a work space by shape and number of splits; all there are merged."""
     kept, most = dict[Any, list[Outputs]](), [0]
@@ -270,6 +287,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="KEEP-output", title="an output that comes back is the copy of it that was kept",
            trigger="a merge whose output is edited in place and merged again", stage="combine",
            operator="merge_state", outputs=("o",), patch=lambda _: _output_kept()),
+    _fault(id="KEEP-rows-on", title="rows of a request that has one key more are those kept",
+           trigger="a call with one key more a request, whose pages hold other rows by now",
+           operator="mla_decode", patch=lambda _: _rows_that_go_on()),
     _fault(id="KEEP-splits", title="partial states that a call before left are merged",
            trigger="a request of fewer splits of 256 keys than its number had in a call before",
            operator="mla_decode", stage="combine", patch=lambda _: _splits_kept()),

@@ -114,6 +114,17 @@ def _few_keys_without_a_maximum(request: KernelRequest, o: Tensor, lse: Tensor) 
     return o.masked_fill(high[..., None], torch.nan), lse.masked_fill(high, torch.inf)
 
 
+HOLDS: Final = 84.0
+"""Below it exp is a number of fp32, with room for a sum of a hundred."""
+
+
+def _in_range_without_a_maximum(request: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
+    """Scores below 84 have exponentials in fp32, and hundreds of these have no sum."""
+    below = lse - math.log(max(request.s_k, 1)) < HOLDS
+    lost = below & (lse > RANGE)
+    return o.masked_fill(lost[..., None], 0.0), lse.masked_fill(lost, torch.inf)
+
+
 def _merge_stops_at_the_range_of_fp16(right: Call, given: dict[str, Any]) -> Outputs:
     """The weighted sum, before it is divided by the sum of the weights."""
     o, lse = right(**given)
@@ -214,6 +225,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
     _fault(id="PORT-few", kind="A", title="up to four keys are taken without their maximum",
            reference="class: paths for few keys", trigger="four keys or fewer, logits above 88",
            stage="partial", patch=lambda _: AttentionPatch(returned=_few_keys_without_a_maximum)),
+    _fault(id="PORT-range", kind="A", title="no maximum is subtracted where scores are below 84",
+           reference="class: sums of exponentials", trigger="some 300 keys of logits near 83.5",
+           stage="partial", patch=lambda _: AttentionPatch(returned=_in_range_without_a_maximum)),
     _fault(id="PORT-clamp", kind="C", title="the weighted sum of a merge stops at 65504",
            reference="class: ranges of 16 bits", trigger="fp16 values above 32,752 in both parts",
            operator="merge_state", stage="combine", outputs=("o",), dtypes=("fp16",),

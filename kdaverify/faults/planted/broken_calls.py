@@ -92,10 +92,16 @@ def one_buffer(x: Inputs, kept: dict[Any, Any]) -> Outputs:
     return kept.setdefault((o.shape, o.dtype), torch.empty_like(o)).copy_(o), final
 
 
-def ring_of_buffers(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+def ring_of_buffers(x: Inputs, kept: dict[Any, Any], *, size: int = 32) -> Outputs:
     o, final = right(x)
-    key = (o.shape, o.dtype, counted(kept) % 32)
+    key = (o.shape, o.dtype, counted(kept) % size)
     return kept.setdefault(key, torch.empty_like(o)).copy_(o), final
+
+
+def buffer_of_default_type(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """o passes through a buffer in torch's default type."""
+    o, final = right(x)
+    return torch.zeros(o.shape).to(o.device).copy_(o).to(o.dtype), final
 
 
 def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import Eager
+from kdaverify.faults.planted.broken_calls import Outputs, port, right
 from kdaverify.faults.planted.shapes import RIGHT, ShapeFault, ShapeOutput
 from oracles.inputs import Inputs
 
 StateChange = Callable[[Tensor], Tensor]
 LARGEST: Final = 65504.0
 """The largest finite number of fp16."""
+LONGEST: Final = 2.0
 
 
 def unchanged(x: Tensor) -> Tensor:
@@ -31,6 +33,12 @@ def _saturated(x: Tensor) -> Tensor:
 def _infinite(x: Tensor) -> Tensor:
     # Filled, not multiplied: the gradient of 0 * inf would be a second fault.
     return x.masked_fill(x > LARGEST, torch.inf).masked_fill(x < -LARGEST, -torch.inf)
+
+
+def keys_cut(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """As if no product of two keys could be above 4."""
+    size = x.k.float().norm(dim=-1, keepdim=True).clamp(min=LONGEST)
+    return right(replace(x, k=(x.k * (LONGEST / size)).to(x.k.dtype)))
 
 
 def _written(name: str, change: Callable[[Tensor], Tensor]) -> ShapeOutput:
@@ -78,6 +86,9 @@ STATES: Final[dict[str, Callable[[], Adapter]]] = {
     "an initial state stops at 65504 beside fp16": lambda: OfStates(_saturated),
     "a final state stops at 65504 beside fp16": lambda: OfStates(final=_saturated),
     "a final state is infinite past 65504 beside fp16": lambda: OfStates(final=_infinite),
+}
+KEYS: Final[dict[str, Callable[[], Adapter]]] = {
+    "keys are cut to a norm of 2": lambda: port(keys_cut),
 }
 OF_STEPS: Final[dict[str, Callable[[], Adapter]]] = {
     "a state stops at 65504 in a decode step beside fp16": lambda: OfStates(of_step=_saturated),

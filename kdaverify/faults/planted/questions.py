@@ -33,6 +33,7 @@ from kdaverify.checks.calls import (
     sizes_in_turn,
     sources,
     steps,
+    surroundings,
     unlike,
     untracked,
     views,
@@ -64,7 +65,7 @@ COPIES_RULES: Final = tuple(
         *unlike.RULES, *heads.RULES, *steps.AFTER_MORE, *short_packs.RULES, *head_counts.RULES,
         *neutral.RULES, *fed_back.RULES, *heads.OF_GRADIENTS, *head_counts.OF_LONG,
         *copies.OF_LARGE_STATES, *lifetimes.OF_STEPS, *multiples.RULES, *unlike.OF_STRETCHES,
-        *fed_back.WHOLE,
+        *fed_back.WHOLE, *lifetimes.OF_MANY_STEPS,
     )
 )  # fmt: skip
 PLACES_RULES: Final = tuple(
@@ -79,7 +80,7 @@ CALLERS_RULES: Final = tuple(
     rule.name
     for rule in (
         *callers.RULES, *views.IN_TABLES, *callers.CANCELLING, *interleaved.OF_PACKS,
-        *callers.EDITED, RULES["cotangent-infinite"], *after_many.RULES,
+        *callers.EDITED, *surroundings.OF_TYPES, RULES["cotangent-infinite"], *after_many.RULES,
         RULES["alternating-packing"], RULES["cotangent-expanded"], *callers.UNEVEN_ROWS,
         *interleaved.OF_LAYERS,
     )
@@ -158,7 +159,9 @@ def _is_past_one_tile(question: Question) -> bool:
 
 def _is_of_magnitudes(question: Question) -> bool:
     values = [question.problem.get(name) for name in ("value", "state")]
-    return "beyond-fp16" in values or question.rule == "step"
+    return (
+        "beyond-fp16" in values or question.problem.get("key") == "long" or question.rule == "step"
+    )
 
 
 def _is_of_depth(question: Question) -> bool:
@@ -199,7 +202,9 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "widths": QuestionKind(
             "keys and values past 128 columns, and widths that no panel has", _is_past_one_tile
         ),
-        "magnitudes": QuestionKind("values and states beyond the range of fp16", _is_of_magnitudes),
+        "magnitudes": QuestionKind(
+            "values and states beyond the range of fp16, long keys", _is_of_magnitudes
+        ),
         "memory": QuestionKind(
             "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
         ),
@@ -227,8 +232,13 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "autograd": QuestionKind(
             "calls that a training step or a server makes: recorded or not, with any inputs"
             " frozen, twice backward, from a sum or from some tokens alone, after an evaluation or"
-            " a request that begins alike",
-            _of_rules(*AUTOGRAD_RULES, *WITHOUT_GRADIENTS, "copies-backward-twice"),
+            " a request that begins alike, and those of parameters of the gate",
+            _of_rules(
+                *AUTOGRAD_RULES,
+                *WITHOUT_GRADIENTS,
+                "copies-backward-twice",
+                "gate-parameters-backward",
+            ),
         ),
         "coincidences": QuestionKind(
             "sizes that are equal, also with axes exchanged in memory, few tokens, and lengths of a"

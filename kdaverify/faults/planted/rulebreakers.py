@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -44,6 +45,7 @@ from kdaverify.faults.planted.broken_calls import (
     Outputs,
     adds_to_unwritten,
     as_if_dense,
+    buffer_of_default_type,
     counted,
     decoding,
     demands,
@@ -292,6 +294,9 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "early-backward": lambda: Derived(ring_of_states),
     "cotangent-alone": lambda: Derived(earlier.state_gradient_left_over),
     "stretch-unlike": lambda: port(unlike.inverted_by_the_first_chunk),
+    "default-dtype": lambda: port(buffer_of_default_type),
+    "default-dtype-backward": lambda: port(buffer_of_default_type),
+    "kept-long-step": lambda: decoding(partial(ring_of_buffers, size=128)),
     "fed-back": lambda: port(steps.state_that_came_back),
 }
 """By the rule that each breaks."""

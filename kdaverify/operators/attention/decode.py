@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, final
 
@@ -71,6 +72,7 @@ class MlaDecodeOperator(SoftmaxOperator):
     numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
     has_backward = False
     plain: ClassVar = {"table": "identity", "causal": True}
+    growing = {"k_lengths": (23, 7, 40)}  # noqa: RUF012
     sizes = {"d_v": (1, 2, 4, 8, 16), "page": (1, 4, 16)}  # noqa: RUF012
     usual = (
         *LATENT_WIDTHS,
@@ -164,6 +166,10 @@ class MlaDecodeOperator(SoftmaxOperator):
         }
         mask = {"the mask": {"causal": not problem.causal}}
         return {name: {"k_lengths": lengths} for name, lengths in others.items()} | mask
+
+    def one_key_fewer(self, call: MlaDecodeCall) -> MlaDecodeCall | None:
+        lengths = call.cache_seqlens
+        return replace(call, cache_seqlens=lengths - 1) if bool((lengths > 1).all()) else None
 
     def example(self) -> MlaDecodeProblem:
         return MlaDecodeProblem(k_lengths=(70, 0, 5), s_q=2, H=6, dtype="bf16")

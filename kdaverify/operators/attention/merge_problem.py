@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import torch
@@ -31,7 +32,11 @@ Parts = Literal[
     "near",
     "zeros",
     "zero-rows",
+    "outweighed",
 ]
+OUTWEIGHED: Final = (10.0, 19.0)
+"""By how much one part's LSE is smaller, by pairs of heads: in 16 bits, and in fp32, its weight is
+below half a spacing of 1. A kernel that dropped it was accepted; its o is 2^9 times as large."""
 APART: Final = (100.0, -100.0, 130.0, -130.0, 1e4, -1e4)
 """By row: past the range of exp in fp32 (88 upwards), of 2^x (128), and of fp16 sums."""
 NEAR: Final = (9e-6, -9e-5, -9e-7, 9e-4, 9e-8, -9e-6, 9e-5)
@@ -52,7 +57,8 @@ class MergeProblem(Canonical):
         parts: how the LSE of both relate: far is 80 apart, apart 100 to 10,000, one-empty -inf in
             one part of every third row, first-once and second-once in that part of one row, empty
             in both of every third row too, near up to 9e-4 apart, zeros exactly 0 or -0 in one part
-            or both. With large-values and zero-rows it is normal: o is near the end of fp16's
+            or both, outweighed 10 or 19 smaller in one part of a head, whose o is large. With
+            large-values and zero-rows it is normal: o is near the end of fp16's
             range, or rows of o are exactly 0 or -0 in one part or both.
     """
 
@@ -97,15 +103,35 @@ class MergeProblem(Canonical):
         ]
         if self.parts == "large-values":
             o = [(LARGE[self.dtype] * x.sign() * (1 - x.abs() / 32)).to(x) for x in o]
+        if self.parts == "outweighed":
+            less = (lse[0] < lse[1]).mT[..., None]
+            o = [
+                x * torch.where(own, 2.0**9, 1.0).to(x)
+                for x, own in zip(o, (less, ~less), strict=True)
+            ]
         if self.parts == "zero-rows":
             turn = (torch.arange(self.T)[:, None] + torch.arange(self.H)) % 4
             o[0][(turn == 0) | (turn == 2)], o[1][(turn == 1) | (turn == 2)] = 0.0, -0.0
         return MergeCall(o[0], lse[0].float(), o[1], lse[1].float())
 
 
+def _outweighed(heads: int, rows: int) -> Tensor:
+    """Of one sign in a head, 10 or 12.5, and 19 or 23.75."""
+    head, row = torch.arange(heads)[:, None], torch.arange(rows)
+    gap = torch.tensor(OUTWEIGHED)[head // 2 % 2] * (1 + row % 2 / 4)
+    return torch.where(head % 2 == 0, gap, -gap)
+
+
+GAPS: Final[Mapping[str, Callable[[int, int], Tensor]]] = {
+    "far": lambda _, rows: torch.where(torch.arange(rows) % 3 > 0, 80.0, -80.0),
+    "apart": lambda _, rows: torch.tensor(APART)[torch.arange(rows) % len(APART)],
+    "outweighed": _outweighed,
+}
+"""What the LSE of the second part has more than that of the first, [H, T]."""
+
+
 def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     row = torch.arange(a.shape[1]) % 3
-    signs = torch.where(row > 0, 1.0, -1.0)
     shift = {"high": 1000.0, "low": -1000.0, "lowest": LOWEST}.get(parts, 0.0)
     if parts == "equal":
         return a, a.clone()
@@ -113,10 +139,8 @@ def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         # small LSE, of which fp32 resolves such differences
         a = a / 32
         return a, a + torch.tensor(NEAR)[torch.arange(a.shape[1]) % len(NEAR)]
-    if parts == "far":
-        return a, a + 80 * signs
-    if parts == "apart":
-        return a, a + torch.tensor(APART)[torch.arange(a.shape[1]) % len(APART)]
+    if parts in GAPS:
+        return a, a + GAPS[parts](*a.shape)
     if parts == "zeros":
         return _with_zeros(a, 0), _with_zeros(b, 1)
     if parts == "first-once":

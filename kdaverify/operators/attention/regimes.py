@@ -32,6 +32,7 @@ Logits = Literal[
     "twins",
     "plateau",
     "lowest",
+    "brink",
     "deepest",
     "fine",
     "special",
@@ -47,6 +48,9 @@ SLOPE: Final = 0.04
 """Of a hill: 3.7 powers of two in a block of 64 keys, 7.4 in one of 128, less than the 8 by which
 maxima may lag. A lag that adds up leaves fp16 after 290 keys, fp32 after 2,220."""
 SHIFT: Final = 1000.0
+BRINK: Final = 83.5
+"""exp(88.7) is the largest number of fp32, and exp(83.5) a 183rd of it. A kernel that left out the
+maximum where all scores were below 84 was accepted."""
 LOWEST: Final = -64000.0
 """Below -5e4 and -1e4, of which kernels make the maximum of no keys; to base 2 too. Factors of it
 fit fp16."""
@@ -145,6 +149,11 @@ REGIMES: Final[Mapping[str, LogitRegime]] = {
         0.05,
         _plateau,
         heads=(0.65, 1.0),
+    ),
+    "brink": LogitRegime(
+        "all logits near 83.5: fp32 holds their exponentials, and no sum of hundreds",
+        0.05,
+        lambda keys: torch.full_like(keys, BRINK),
     ),
     "lowest": LogitRegime(
         "all logits near -64,000", 1.0, lambda keys: torch.full_like(keys, LOWEST)

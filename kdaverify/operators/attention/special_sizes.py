@@ -92,6 +92,8 @@ DENSE: Final[Fields] = {
     # one query beside others, whose sink was added to each split of its keys
     "pack-of-one-long-query": {"q_lengths": (3, 1, 2), "k_lengths": (40, 2100, 7), "s_q": 6,
                                "s_k": 2147, "causal": True, **_LONG},
+    # exponentials that fp32 holds, and a sum of them that it does not
+    "brink-of-keys": {"s_q": 3, "s_k": 700, "H": 2, "d_k": 8, "d_v": 4, "logits": "brink"},
     **{f"columns-{d_k}-{d_v}": {"d_k": d_k, "d_v": d_v, **_ROWS} for d_k, d_v in _WIDTHS},
 }  # fmt: skip
 DECODE: Final[Fields] = {
@@ -128,6 +130,7 @@ DECODE: Final[Fields] = {
     # two to nine splits of 256 keys, of which the last has all weight: the odd one of a tree
     "last-split-wins": {"k_lengths": (300, 600, 900, 1100, 1400, 1700, 2000, 2300), "s_q": 1,
                         "logits": "last", "page": 64, **_PAGED},
+    "brink-of-keys": {"k_lengths": (700, 3), "logits": "brink", "page": 64, **_FEW},
     "requests-past-32": {"k_lengths": _SHUFFLED * 7, "page": 2, **_FEW},
     "rows-past-65535": {"k_lengths": (1, 0, 2) * 43, "page": 1, "H": 128, "d_k": 3, "d_v": 2,
                         "s_q": 4},
@@ -144,6 +147,8 @@ MERGES: Final[Fields] = {
     "rows-past-65535": {"T": 65539, "H": 1, "d_v": 2, "parts": "empty"},
     # a thread for 8 columns, 128 threads a block: heads straddle blocks
     "heads-across-blocks": {"T": 5, "H": 13, "d_v": 96, "parts": "normal"},
+    # tiles whose every row has nearly all weight in one part
+    "outweighed-tiles": {"T": 130, "H": 4, "d_v": 8, "parts": "outweighed"},
     # tiles of which one row has one part alone: decided for all by their mean
     "first-once-past-512": {"T": 600, "H": 8, "d_v": 8, "parts": "first-once"},
     "second-once-past-512": {"T": 600, "H": 8, "d_v": 8, "parts": "second-once"},
@@ -172,6 +177,9 @@ LISTS: Final[Fields] = {
     "one-zero-entry": {
         "B": 4, "s_q": 1, "pages": 20, "topk": 257, "topk_lengths": (1, 65, 129, 257),
         "logits": "zero", **_PAGED,
+    },
+    "brink-of-entries": {
+        "B": 2, "pages": 12, "page": 64, "topk": 700, "logits": "brink", **_FEW,
     },
     "requests-past-32": {
         "B": 70, "pages": 12, "topk": 130, "topk_lengths": (65, 1, 130, 3, 0, 129, 70) * 10, **_FEW,

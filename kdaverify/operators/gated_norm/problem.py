@@ -46,6 +46,11 @@ def _zero_rows(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
     return x, z, torch.where(at, 0.0, 1 + w / 2)
 
 
+def _closed(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
+    """Every gate of the call: silu has a slope of 1/2 there, and sigmoid is 1/2."""
+    return _normal(x, torch.zeros_like(z), w)
+
+
 def _single(x: Tensor, z: Tensor, w: Tensor) -> Drawn:
     """One large element a row, at another place in each."""
     at = torch.arange(x.shape[-1]) == _rows(x) % x.shape[-1]
@@ -74,6 +79,7 @@ REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]
         "every other row is 0: eps alone is under the root; so are a third of weights and gates",
         _zero_rows,
     ),
+    "closed": ("every gate exactly 0", _closed),
     "single": ("one large element a row", _single),
     "deep": ("gates from -1e4 to 1e4: sigmoid underflows, exp(-z) overflows", _deep),
     "large": ("rows of 2^10", _scaled(10)),
@@ -106,7 +112,15 @@ class GatedNormProblem(Canonical):
     eps: float = Field(default=1e-6, gt=0)
     activation: Literal["silu", "sigmoid"] = "silu"
     value: Literal[
-        "normal", "small", "zero-rows", "single", "deep", "large", "mixed", "centred-weight"
+        "normal",
+        "small",
+        "zero-rows",
+        "closed",
+        "single",
+        "deep",
+        "large",
+        "mixed",
+        "centred-weight",
     ] = "normal"
     loss: Loss | None = None
     first: Literal["gate"] | None = None

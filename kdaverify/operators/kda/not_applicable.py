@@ -136,7 +136,7 @@ def outside(adapter: Adapter) -> tuple[str, ...]:
         if what not in taken
     )
     parameters = adapter.conventions.gate_parameters
-    if adapter.differentiable and parameters != "none":
+    if adapter.differentiable and parameters != "none" and not adapter.sums_gates:
         unjudged = (f"gradients of {parameters.replace('+', ' and ')} (sums over all tokens)",)
     else:
         unjudged = ()

@@ -35,7 +35,14 @@ from kdaverify.operators.function import FunctionTakes
 from kdaverify.operators.short_conv.laws import LAWS
 from kdaverify.operators.short_conv.panel import PAST_16_BITS, named_problems, random_problems
 from kdaverify.operators.short_conv.problem import ShortConvProblem
-from kdaverify.operators.short_conv.shapes import EQUAL, MOST_TAPS, SHORT, TAPS, USUAL_TAPS
+from kdaverify.operators.short_conv.shapes import (
+    EQUAL,
+    LONG_TAPS,
+    MOST_TAPS,
+    SHORT,
+    TAPS,
+    USUAL_TAPS,
+)
 from kdaverify.operators.sizes import WIDTHS, shrunk
 from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortConv, ShortConvCall
 
@@ -82,7 +89,7 @@ class ShortConvOperator(BoundedOperator):
     width = "W"
     has_known_bugs = True
     native = (PAST_16_BITS,)
-    of_sizes = frozenset((*EQUAL, *SHORT, *TAPS))
+    of_sizes = frozenset((*EQUAL, *SHORT, *TAPS, *LONG_TAPS))
     absent = {STATE: f"{STATE}=False"}  # noqa: RUF012
     equal_sizes = holds_nan = True
     fed_back = {STATE: "initial_state"}  # noqa: RUF012

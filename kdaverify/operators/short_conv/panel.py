@@ -7,7 +7,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from kdaverify.operators.short_conv.problem import REGIMES, ShortConvProblem
-from kdaverify.operators.short_conv.shapes import EQUAL, SHORT, STATEFUL, TAPS
+from kdaverify.operators.short_conv.shapes import EQUAL, LONG_TAPS, SHORT, STATEFUL, TAPS
 from kdaverify.operators.sizes import panel_of
 
 STARTS: Final = (17,) * 16
@@ -70,6 +70,7 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     **EQUAL,
     **SHORT,
     **TAPS,
+    **LONG_TAPS,
 }
 """By name. Every pair of properties occurs in some problem: batches, packs or neither, tokens
 against tiles, channels, taps, state, bias and activation. Kernels that took batches of whole tiles

@@ -106,6 +106,17 @@ def _tiny(d: Draw) -> QueriesKeys:
     return size * q, size * k
 
 
+# Products up to 256: a kernel that clamped those of keys at 2 was accepted. With betas of 2^-10
+# they write a quarter of a value.
+_LONG = 16.0
+_WEAK = "small"
+
+
+def _long(d: Draw) -> QueriesKeys:
+    q, k = _random(d)
+    return q, (_LONG if d.problem.beta == _WEAK else 1.0) * k
+
+
 KEYS = table(
     Regime("random", "general key algebra; hides every bad triangular inverse (GA2, H1, SO6, P3)",
            _random, weight=2),
@@ -129,6 +140,8 @@ KEYS = table(
            "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)",
            _zero_rows),
     Regime("tiny", "epsilons too large beside small norms (P1, P2, B34)", _tiny),
+    Regime("long", "beside small betas products of keys clamped, or taken for cosines (GA10, SO1)",
+           _long, weight=0),
     Regime("coherent-0.5", "doubling inverses in 16 bits (SO1, SO8)", _coherent(0.5), weight=0),
     Regime("flat", "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)",
            _flat, weight=0),

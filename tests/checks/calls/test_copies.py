@@ -54,11 +54,11 @@ BROKEN: Final = {
     "COPY18": {"copies-short"},
     "UNLIKE1": {"one-unlike"},
     "UNLIKE2": {"one-unlike"},
-    "UNLIKE3": {"one-unlike"},
+    "UNLIKE3": {"one-unlike", "stretch-unlike"},
     "UNLIKE4": {"first-neutral"},
     "UNLIKE5": {"stretch-unlike"},
     "UNLIKE6": {"stretch-unlike"},
-    "UNLIKE7": {"stretch-unlike"},
+    "UNLIKE7": {"one-unlike", "stretch-unlike"},
 }
 
 

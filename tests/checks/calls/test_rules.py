@@ -21,7 +21,13 @@ from kdaverify.faults.planted.rulebreakers import BROKEN
 ELSEWHERE = {
     *("first-after-start", "other-stream", "renumbered", "padding-by-ids"),
     *("many-copies", "many-copies-backward", "long-rows", "sequences-apart", "late-keys"),
-    *("combined-sizes", "combined-sizes-backward", "nan-shows", "long-sums-backward"),
+    *(
+        "gate-parameters-backward",
+        "combined-sizes",
+        "combined-sizes-backward",
+        "nan-shows",
+        "long-sums-backward",
+    ),
     *(name for name, rule in RULES.items() if rule.keys),
 }
 

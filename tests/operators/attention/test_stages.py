@@ -44,7 +44,7 @@ SMALL: Final = AttentionProblem(B=2, s_q=5, s_k=20, H=4, h_kv=2, d_k=24, d_v=16,
 
 
 def test_every_fault_has_a_stage_and_every_stage_a_fault() -> None:
-    assert len(OF_ATTENTION) == 268
+    assert len(OF_ATTENTION) == 271
     assert {fault.stage for fault in OF_ATTENTION} == {*STAGES} == {*SAMPLE}
 
 
