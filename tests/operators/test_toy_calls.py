@@ -82,7 +82,7 @@ def test_every_rule_that_is_about_no_sequence_is_tested() -> None:
         for rule in RULES.values()
         if not (rule.sequences or rule.is_real or rule.scaled or rule.keys or rule.size == "equal")
         if not (rule.sources or rule.copies or rule.far or rule.delta)
-        if not (rule.combined or rule.summed or rule.in_turn)
+        if not (rule.combined or rule.summed or rule.in_turn or rule.fed_back)
     }
     assert {*outcomes(right, "acceptance")} == wanted and len(wanted) >= 20
 

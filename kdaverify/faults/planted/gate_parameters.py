@@ -36,7 +36,7 @@ def whole_tiles(dx: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Gated:
+class GatedKernel:
     """The right kernel behind an activation, the gradients of whose parameters are changed.
 
     Args:
@@ -69,7 +69,7 @@ class Gated:
 
 def gated(**changes: Change) -> Adapter:
     return kernel(
-        Gated(**changes),
+        GatedKernel(**changes),
         name="port",
         gate="softplus",
         contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"},

@@ -16,7 +16,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.catalogue import PLANTED
-from kdaverify.faults.planted.gate_parameters import Gated, gated, twin
+from kdaverify.faults.planted.gate_parameters import GatedKernel, gated, twin
 from kdaverify.operators.kda.not_applicable import outside
 
 RULE: Final = "gate-parameters-backward"
@@ -56,7 +56,7 @@ def bounded(change: Any = None) -> Adapter:
         gates = -4.0 * torch.sigmoid(A_log.exp() * (g + bias))
         heads = [n % q.shape[2] for n in range(v.shape[2])]
         of_heads = {"q": q[:, :, heads], "k": k[:, :, heads], "v": v, "beta": beta, "g": gates}
-        return recurrent({**of_heads, "S": initial_state}, scale)
+        return recurrent({**of_heads, "state": initial_state}, scale)
 
     return kernel(
         gate="bounded", lower_bound=-4.0, gates="head", heads="tiled", packing="none",
@@ -66,14 +66,19 @@ def bounded(change: Any = None) -> Adapter:
 
 def recurrent(x: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
     """The recurrence in fp32, one gate a head."""
-    q, k, v, g, beta, S = (x[name].float() for name in ("q", "k", "v", "g", "beta", "S"))
+    q, k, v, g, beta, state = (x[name].float() for name in ("q", "k", "v", "g", "beta", "state"))
     made = list[Tensor]()
     for t in range(q.shape[1]):
-        S = g[:, t, :, None, None].exp() * S
-        u = beta[:, t, :, None] * (v[:, t] - (k[:, t, :, None] @ S)[:, :, 0])
-        S = S + k[:, t, :, :, None] * u[:, :, None]
-        made.append((scale * q[:, t, :, None] @ S)[:, :, 0])
-    return torch.stack(made, 1).to(x["v"].dtype), S
+        state = g[:, t, :, None, None].exp() * state
+        u = beta[:, t, :, None] * (v[:, t] - (k[:, t, :, None] @ state)[:, :, 0])
+        state = state + k[:, t, :, :, None] * u[:, :, None]
+        made.append((scale * q[:, t, :, None] @ state)[:, :, 0])
+    return torch.stack(made, 1).to(x["v"].dtype), state
+
+
+def halved(dt_bias: Tensor) -> Tensor:
+    """As it is, with half of its gradient."""
+    return 0.5 * (dt_bias + dt_bias.detach())
 
 
 @pytest.mark.parametrize("adapter", [twin(), bounded()], ids=["softplus", "bounded"])
@@ -96,7 +101,7 @@ def test_they_are_not_listed_as_untested_any_more() -> None:
 
 def test_a_kernel_without_gradients_is_not_tested() -> None:
     closed = kernel(
-        Gated(), name="port", gate="softplus", contract="chunk64-fp32", dtypes=("fp32",),
+        GatedKernel(), name="port", gate="softplus", contract="chunk64-fp32", dtypes=("fp32",),
         packing="cu_seqlens", gradients=False,
     )  # fmt: skip
     assert not outcomes(closed)
