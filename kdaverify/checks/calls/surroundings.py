@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.execute import execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.outcome import Outcome, first_wrong_or_last
 from kdaverify.checks.status import Status
 from oracles.signature import Role, TensorCall
@@ -97,17 +98,26 @@ def _under_default_dtype(case: CallRuleCase, *, backward: bool = False) -> list[
     """As where a model in 16 bits is built, or a reference in float64 runs, around the call."""
     call, judge = case.direction(backward=backward)
     plain = {name: tensor.clone() for name, tensor in call().items()}
-    before, found = torch.get_default_dtype(), dict[torch.dtype, Tensors]()
-    try:
-        for dtype in DEFAULTS:
-            torch.set_default_dtype(dtype)
-            found[dtype] = call()
-    finally:
-        torch.set_default_dtype(before)
+    found = {dtype: _with_default(dtype, call) for dtype in DEFAULTS}
+    taken = {dtype: own for dtype, own in found.items() if own is not None}
+    if not taken:
+        raise Unreachable("it raises under any other default type")
     return first_wrong_or_last(
         same_or_right(plain, own, judge, f"where torch's default type is {dtype}")
-        for dtype, own in found.items()
+        for dtype, own in taken.items()
     )
+
+
+def _with_default(dtype: torch.dtype, call: Callable[[], Tensors]) -> Tensors | None:
+    """The results of a call; None where it raises, which nobody takes for a result."""
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        return call()
+    except CallError:
+        return None
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _refused(case: CallRuleCase) -> list[Outcome]:
