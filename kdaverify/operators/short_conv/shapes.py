@@ -58,8 +58,7 @@ TAPS: Final[dict[str, dict[str, Any]]] = {
 beyond a multiple of four out was accepted."""
 LONG_TAPS: Final[dict[str, dict[str, Any]]] = {
     "thirteen-taps": {"B": 2, "T": 20, "D": 5, "W": 13, **STATEFUL},
-    "eighteen-taps": {"lengths": (3, 0, 25, 9), "T": 37, "D": 4, "W": 18, **STATEFUL},
 }
-"""Taps by groups of eight or sixteen: a port was accepted that read the last eight columns of a
-state where W is larger."""
+"""Taps by groups of eight: a port was accepted that read the last eight columns of a state where W
+is larger."""
 MOST_TAPS: Final = max(problem["W"] for problem in TAPS.values())
