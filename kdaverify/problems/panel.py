@@ -91,8 +91,6 @@ _SMOKE = (
            B=3, T=6, H=5, HV=20, K=8, V=8, one_format=_OF_SIZES),
     _named("identical-keys", "the worst triangular system with beta 1 and slow gates (SO1, SO6)",
            key="identical", beta="one", gate="slow"),
-    _named("long-keys", "keys of norm 16, whose products are no cosines (GA10, SO1)",
-           T=70, H=1, HV=2, key="long", beta="small", gate="slow"),
     _named("coherent-keys", "coherent keys over a tail (SO1, SO4)",
            T=80, H=1, HV=1, key="coherent-0.9", beta="near-one", gate="slow"),
     _named("mixed-gates",
@@ -144,6 +142,8 @@ _SMOKE = (
            one_format=_ONCE, about=("V",), T=3, H=1, HV=1, K=8, V=520),
     _named("wide-group", "33 value heads of one key head, more than a program keeps (B30, A4)",
            one_format=_ONCE, about=("H", "HV"), T=3, H=1, HV=33, K=8, V=8),
+    _named("long-keys", "keys of norm 16, whose products are no cosines (GA10, SO1)",
+           T=20, H=1, HV=1, K=16, V=8, key="long", beta="small", gate="slow"),
 )  # fmt: skip
 
 

@@ -80,11 +80,12 @@ CALLERS_RULES: Final = tuple(
     rule.name
     for rule in (
         *callers.RULES, *views.IN_TABLES, *callers.CANCELLING, *interleaved.OF_PACKS,
-        *callers.EDITED, *surroundings.OF_TYPES, RULES["cotangent-infinite"], *after_many.RULES,
+        *callers.EDITED, RULES["cotangent-infinite"], *after_many.RULES,
         RULES["alternating-packing"], RULES["cotangent-expanded"], *callers.UNEVEN_ROWS,
         *interleaved.OF_LAYERS,
     )
 )  # fmt: skip
+TYPES_RULES: Final = tuple(rule.name for rule in surroundings.OF_TYPES)
 WITHOUT_GRADIENTS: Final = ("after-many-step", "fed-back-state")
 """Decode steps under no_grad, where a kernel may take a path of its own."""
 ONE_TILE: Final = 128
@@ -190,7 +191,8 @@ def _is_of_repeats(question: Question) -> bool:
 
 def _is_of_callers(question: Question) -> bool:
     small = question.detail.get("exponent", 0) <= BELOW_FP16
-    return question.rule in CALLERS_RULES or (question.property in SCALED_LOSSES and small)
+    scaled = question.property in SCALED_LOSSES and small
+    return scaled or question.rule in (*CALLERS_RULES, *TYPES_RULES)
 
 
 QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(

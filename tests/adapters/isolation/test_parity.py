@@ -130,9 +130,10 @@ def test_whatever_an_adapter_declares_is_declared(planted: Isolated) -> None:
         for name, value in vars(Adapter).items()
         if callable(value) and not name.startswith("_")
     }
-    # A function is called with keywords of its own in its own process, by `inside`. What a kernel
-    # returned there is a copy here, whatever converted it.
-    assert methods - {"called_with", "returned"} <= vars(Isolated).keys()
+    # A function is called with keywords of its own in its own process, by `inside`, and so are
+    # parameters of its gate differentiated. What a kernel returned there is a copy here, whatever
+    # converted it.
+    assert methods - {"called_with", "parameter_gradients", "returned"} <= vars(Isolated).keys()
 
 
 def test_proof_environment_and_cases_are_the_twin_s(planted: Isolated, problem: Problem) -> None:

@@ -14,7 +14,14 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
 from kdaverify.checks.calls import questions
 from kdaverify.checks.calls.case import CallRuleCase
-from kdaverify.checks.calls.chunk_counts import ACTIVE, MOST, RULES, ActiveTokens, LongSequence
+from kdaverify.checks.calls.chunk_counts import (
+    ACTIVE,
+    MORE,
+    MOST,
+    RULES,
+    ActiveTokens,
+    LongSequence,
+)
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.broken_calls import Outputs, Patch, port, right
 from kdaverify.faults.planted.catalogue import PLANTED
@@ -24,8 +31,10 @@ from tests.checks.ruled import statuses
 
 NAMES: Final = [rule.name for rule in RULES]
 NEAR: Final = ("late", "late-backward", "masked-loss-backward")
-BROKEN: Final = {"CHUNKS1": {*NAMES}, "CHUNKS2": {"chunk-counts-backward"}}
+BROKEN: Final = {"CHUNKS1": {*NAMES}, "CHUNKS2": {"chunk-counts-backward"},
+                "CHUNKS3": {"chunk-counts-backward"}}  # fmt: skip
 """Of a wrong forward autograd makes wrong gradients."""
+COUNTS: Final = (*range(1, MOST + 1), *MORE)
 
 
 def token_loop(**declared: Any) -> Adapter:
@@ -94,9 +103,9 @@ def test_every_number_of_chunks_is_there_once() -> None:
     active = ActiveTokens.of(case_of(find("eager"), "chunk-counts"))
     (call,) = active.calls
     size = active.case.adapter.contract(active.case.problem.dtype).chunk_size
-    assert sorted(-(-length // size) for length in call.lengths) == [*range(1, MOST + 1)]
+    assert sorted(-(-length // size) for length in call.lengths) == [*COUNTS]
     assert any(length % size for length in call.lengths)
-    assert active.case.problem.lengths == tuple(ACTIVE * n for n in range(1, MOST + 1))
+    assert active.case.problem.lengths == tuple(ACTIVE * n for n in COUNTS)
 
 
 def test_neutral_tokens_write_and_decay_nothing() -> None:
