@@ -158,7 +158,8 @@ class KernelAdapter(Adapter):
         self.isolated = isolated_by_default(declaration.device, declared=declaration.isolate)
         self.deterministic = declaration.deterministic
         self.differentiable = declaration.gradients
-        self.sums_gates = self.differentiable and self.conventions.activation is not None
+        activation = self.conventions.activation
+        self.sums_gates = self.differentiable and bool(activation and activation.parameters)
         self._entries, self._own = entries, own
         self.step_form = "" if own.step is None else _form(entries[1], self.conventions)
         self.steps = int(getattr(entries[0].function, "steps", 1))

@@ -255,6 +255,7 @@ def test_gradients_of_parameters_are_reported_as_not_tested_where_none_are_retur
     adapter.sums_gates = False
     assert said in outside(adapter)
     assert said not in outside(conforming())
+    assert said not in outside(conforming(gate="softplus", declared={"gradients": False}))
 
 
 @pytest.mark.parametrize("gate", FORMS)

@@ -124,6 +124,13 @@ def test_records_of_the_first_version_still_report(cli: Call, tmp_path: Path) ->
         assert 'id="lengths"' in (tmp_path / "p.html").read_text()
 
 
+def test_without_options_the_summary_is_printed(cli: Call, tmp_path: Path) -> None:
+    recorded(tmp_path / "r.jsonl", a_run())
+    code, out, _ = cli("report", "r.jsonl")
+    assert code == 0 and out == cli("report", "r.jsonl", "--markdown", "-")[1]
+    assert out.startswith("## kdaverify: port rejected")
+
+
 def test_a_record_cut_off_by_a_crash_says_so(cli: Call, tmp_path: Path) -> None:
     path = recorded(tmp_path / "r.jsonl", a_run())
     path.write_bytes(path.read_bytes()[:-9])

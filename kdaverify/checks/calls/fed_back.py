@@ -48,8 +48,8 @@ def _fed_back(
         for value in returned.values():
             value.mul_(0.5)
         edited = replace(x, **{name: value.detach().clone() for name, value in returned.items()})
-        again = watched(lambda: entry(replace(x.copied(), **returned)), "call")
-        found = {name: values_of(again)[name].clone() for name in case.exposed}
+        again = values_of(watched(lambda: entry(replace(x.copied(), **returned)), "call"))
+        found = {name: again[name].clone() for name in case.exposed}
         plain = plainly(edited)
     return same_or_right(plain, found, lambda wrong: case.judged(wrong, edited), EDITED)
 

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import watched
@@ -45,8 +45,9 @@ def _judged(name: str, found: Tensor, dx: Tensor, activation: GateActivation, x:
     """A gradient against the sum of its terms, with a proven bound."""
     terms = dx.double() * activation.parameter_slope(name, x)
     axes = (0, 1) if name == "dt_bias" else (0, 1, 3)
-    wanted, size, count = terms.sum(axes), terms.abs().sum(axes), terms.numel() / len(x[0, 0])
-    fmt = next(fmt for fmt in FORMATS.values() if fmt.dtype is dx.dtype)
+    wanted, size = terms.sum(axes), terms.abs().sum(axes)
+    count = terms.numel() / wanted.numel()
+    fmt = format_of(dx.dtype)
     bound = size * (ROUNDINGS * 2.0**-fmt.precision + count * 2.0**-ADDED) + fmt.min_normal * count
     gap = (found.double() - wanted).abs()
     share = (gap / bound).nan_to_num(nan=torch.inf)

@@ -115,35 +115,36 @@ MANY: Final = 65
 """Later calls: one more than the 64 buffers of a ring. One of 32 for each shape was accepted."""
 
 
-def _kept_long(case: CallRuleCase) -> list[Outcome]:
-    if is_interpreted(case.adapter):
-        raise Unreachable(f"an interpreter would take minutes over {MANY} calls")
-    return _kept(case, _outputs, _many_later_outputs)
-
-
-def _many_later_outputs(case: CallRuleCase) -> Tensors:
-    inputs = case.problem.replace(seed=case.problem.seed + 1).inputs()
-    for _ in range(MANY - 1):
-        _returned(case, inputs)
-    return _returned(case, inputs)
-
-
 MANY_STEPS: Final = 260
 """Later steps: more than a byte counts. A convolution with a ring of 128 buffers was accepted."""
 
 
+def _kept_long(case: CallRuleCase) -> list[Outcome]:
+    return _kept_over(MANY, case, _outputs, _returned)
+
+
 def _kept_steps(case: CallRuleCase) -> list[Outcome]:
     case.takes_one_token()
+    return _kept_over(MANY_STEPS, case, CallRuleCase.step, CallRuleCase.step)
+
+
+def _kept_over(
+    many: int,
+    case: CallRuleCase,
+    call: Callable[[CallRuleCase], Tensors],
+    again: Callable[[CallRuleCase, TensorCall], Tensors],
+) -> list[Outcome]:
+    """What many later calls with other values change of a first one."""
     if is_interpreted(case.adapter):
-        raise Unreachable(f"an interpreter would take minutes over {MANY_STEPS} calls")
-    return _kept(case, CallRuleCase.step, _many_later_steps)
+        raise Unreachable(f"an interpreter would take minutes over {many} calls")
 
+    def later(case: CallRuleCase) -> Tensors:
+        inputs = case.problem.replace(seed=case.problem.seed + 1).inputs()
+        for _ in range(many - 1):
+            again(case, inputs)
+        return again(case, inputs)
 
-def _many_later_steps(case: CallRuleCase) -> Tensors:
-    inputs = case.problem.replace(seed=case.problem.seed + 1).inputs()
-    for _ in range(MANY_STEPS - 1):
-        case.step(inputs)
-    return case.step(inputs)
+    return _kept(case, call, later)
 
 
 BATCHES: Final = (8, 16, 32)
@@ -175,21 +176,28 @@ def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> 
 
 
 def edited(
-    case: CallRuleCase, wanted: TensorCall, mode: Callable[[], AbstractContextManager[Any]], /
+    case: CallRuleCase,
+    wanted: TensorCall,
+    mode: Callable[[], AbstractContextManager[Any]],
+    /,
+    *,
+    earlier: TensorCall | None = None,
 ) -> list[Outcome]:
     """The outputs of a call whose tensors held other values in the call before.
 
     Args:
         wanted: the call whose values they get.
         mode: in which all calls are made, such as `torch.no_grad`.
+        earlier: the call before; None for that of the case.
     """
     case.reaches("objects")
     # Allocated before any call: a kernel that keeps what it converted by address would have an
     # entry with the wanted values, were this the memory of a copy that was freed.
-    given = case.inputs.copied()
+    first: Any = case.inputs if earlier is None else earlier
+    given = first.copied()
     with mode():
         plain = case.run(wanted)
-        case.run(copied=lambda _: given)
+        case.run(first, copied=lambda _: given)
         for name, tensor in given.tensors().items():
             # Through the storage, as another library writes: no version of the tensor counts it.
             bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))

@@ -80,7 +80,7 @@ class ManyCopies:
         own = {n: x for n, x in found.items() if n in self.axes}
         return {
             **{n: self._split(x, self.axes[n]) for n, x in own.items()},
-            **{n: (x.float() / self.count)[None] for n, x in shared.items()},
+            **{n: (x.float() / self.count).expand(self.count, *x.shape) for n, x in shared.items()},
         }
 
     def _split(self, tensor: Tensor, axis: int) -> Tensor:
@@ -156,7 +156,7 @@ def _beside(
     parts = one.parts(found)
     worst = _worst(plain, {name: part for name, part in parts.items() if name in one.axes})
     beside = {name: x for name, x in plain.items() if name in parts}
-    copy = {name: part[worst % len(part)].contiguous() for name, part in parts.items()}
+    copy = {name: part[worst].contiguous() for name, part in parts.items()}
     _, judge = small.direction(backward=backward)
     return same_or_right(beside, copy, judge, f"in copy {worst} of {one.count}, of {one.said}")
 

@@ -108,6 +108,13 @@ def _merge_cut(right: Call, given: dict[str, Any]) -> Outputs:
     return kept, torch.where(lost.mT, given["lse_a"], lse)
 
 
+def _take(found: Outputs, given: dict[str, Any], part: str, rows: slice, heads: Tensor) -> None:
+    """These heads of a tile become those of one part."""
+    o, lse = found
+    o[rows, heads] = given[f"o_{part}"][rows, heads]
+    lse[heads, rows] = given[f"lse_{part}"][heads, rows]
+
+
 def _tiles_by_mean(right: Call, given: dict[str, Any]) -> Outputs:
     """A tile of 256 rows is that of the first state where mean LSE are 100 apart."""
     o, lse = (x.clone() for x in right(**given))
@@ -116,8 +123,7 @@ def _tiles_by_mean(right: Call, given: dict[str, Any]) -> Outputs:
     for first in range(0, lse.shape[1], ROWS):
         rows = slice(first, first + ROWS)
         apart = given["lse_a"][:, rows].mean(1) - given["lse_b"][:, rows].mean(1) > APART
-        for head in apart.nonzero().flatten().tolist():
-            o[rows, head], lse[head, rows] = given["o_a"][rows, head], given["lse_a"][head, rows]
+        _take((o, lse), given, "a", rows, apart)
     return o, lse
 
 
@@ -129,9 +135,7 @@ def _tiles_of_one_part(right: Call, given: dict[str, Any]) -> Outputs:
         rows = slice(first, first + TILE)
         for more, less in (("a", "b"), ("b", "a")):
             gap = given[f"lse_{more}"][:, rows] - given[f"lse_{less}"][:, rows]
-            for head in (gap > least).all(1).nonzero().flatten().tolist():
-                o[rows, head] = given[f"o_{more}"][rows, head]
-                lse[head, rows] = given[f"lse_{more}"][head, rows]
+            _take((o, lse), given, more, rows, (gap > least).all(1))
     return o, lse
 
 

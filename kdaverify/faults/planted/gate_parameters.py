@@ -14,14 +14,11 @@ from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
 from kdaverify.faults.fault import with_gradient
 from kdaverify.faults.planted.broken_calls import DTYPES, Outputs, right
+from kdaverify.faults.planted.magnitudes import unchanged
 from oracles.inputs import Inputs
 
 TILE: Final = 64
 Change = Callable[[Tensor], Tensor]
-
-
-def kept(dx: Tensor) -> Tensor:
-    return dx
 
 
 def first_entry(dx: Tensor) -> Tensor:
@@ -43,8 +40,8 @@ class GatedKernel:
         of_A_log, of_dt_bias: change what each token adds, [B, T, HV, K].
     """
 
-    of_A_log: Change = kept
-    of_dt_bias: Change = kept
+    of_A_log: Change = unchanged
+    of_dt_bias: Change = unchanged
 
     def __call__(
         self,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -72,17 +73,6 @@ def clamped_by_the_first_chunk(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, g=x.g.clamp(min=CLAMPED)))
 
 
-def values_scaled_by_the_first_chunk(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Values pass through two numbers of fp16 with a scale of the first chunk."""
-    end = past_the_end(x)
-    if not end:
-        return right(x)
-    given = x.v.detach().float()
-    scale = _scale(given[:, :CHUNK])
-    read = torch.cat((_split(given[:, :end], scale), given[:, end:]), dim=1)
-    return right(replace(x, v=straight(x.v, read.to(x.v.dtype))))
-
-
 def clamped_by_the_mean(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Gates are clamped where those of a launch are weak on average."""
     if x.g.numel() == 0 or float(x.g.detach().mean()) < MEAN_GATE:
@@ -101,13 +91,14 @@ def _split(v: Tensor, scale: Tensor) -> Tensor:
     return scale * (high + (v / scale - high).half().to(v.dtype))
 
 
-def values_of_one_scale(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Values pass through two numbers of fp16 with one scale for the launch."""
+def values_of_one_scale(x: Inputs, _: dict[Any, Any], *, tokens: int | None = None) -> Outputs:
+    """Values pass through two numbers of fp16 with one scale for the launch, of so many tokens."""
     end = past_the_end(x)
     if not end:
         return right(x)
     given = x.v.detach().float()
-    read = torch.cat((_split(given[:, :end], _scale(given[:, :end])), given[:, end:]), dim=1)
+    scale = _scale(given[:, :end][:, :tokens])
+    read = torch.cat((_split(given[:, :end], scale), given[:, end:]), dim=1)
     return right(replace(x, v=straight(x.v, read.to(x.v.dtype))))
 
 
@@ -129,6 +120,8 @@ FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "gates are clamped where those of the first chunk are weak": lambda: port(
         clamped_by_the_first_chunk
     ),
-    "values have the scale of the first chunk": lambda: port(values_scaled_by_the_first_chunk),
+    "values have the scale of the first chunk": lambda: port(
+        partial(values_of_one_scale, tokens=CHUNK)
+    ),
 }
 """By what is wrong."""
